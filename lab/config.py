@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lab.errors import ConfigError
 
-KVFormat = Literal["auto", "int8", "int4"]
+KVFormat = Literal["auto", "int8", "int4", "fp8", "fp8_per_token_head", "int4_per_token_head"]
 RejectionSampleMethod = Literal["standard", "block", "typical"]
 MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
@@ -58,7 +58,8 @@ class EngineConfig:
 
     Attributes:
         kv_dtype: "int8": one byte per number and a float32 scale per token and KV head. "int4": half a byte per
-            number and a bfloat16 scale per group of numbers.
+            number and a bfloat16 scale per group of numbers. The others, which torch computes whatever ``kernels``
+            says, are vLLM's: ``lab.kv_cache.float8``, ``rotated``.
         num_blocks: None: as free memory allows.
         eviction: "priority" evicts the prefix with the lowest ``cache_priority``, then the least recently used.
         prefill_attention: attention where several known tokens of a sequence are read at once. "auto": that of

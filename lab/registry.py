@@ -17,7 +17,7 @@ import torch
 
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
-from lab.kv_cache.formats import bytes_per_token
+from lab.kv_cache.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.model_memory import ModelInfo, find_model, known_models
 from lab.models.checkpoint_files import has_weights
@@ -257,7 +257,7 @@ class Engines:
         for where in places:
             refuse_absent(where)
         # A hub may be asked several times before it is given up.
-        search = in_background(lambda: [find_model(where, to_decode=True) for where in places], "decode-lab-search")
+        search = in_background(lambda: [find_model(where) for where in places], "decode-lab-search")
         models = _unless_stopped(search)
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device), in_c=device.type == "cpu")

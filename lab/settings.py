@@ -135,7 +135,14 @@ class Setting:
         return f"a {'whole ' if self.whole else ''}number from {low:,.10g} to {high:,.10g}"
 
 
-KV_DTYPES = {"auto": "Auto", "int8": "INT8", "int4": "INT4"}
+KV_DTYPES = {
+    "auto": "Auto",
+    "int8": "INT8",
+    "int4": "INT4",
+    "fp8": "FP8",
+    "fp8_per_token_head": "FP8 scaled",
+    "int4_per_token_head": "INT4 rotated",
+}
 DRAFTERS = {
     "off": "Off",
     "draft": "Draft",

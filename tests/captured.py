@@ -18,7 +18,7 @@ from lab.backends.gpu import store_kv as store_kernel
 from lab.engine.engine import Engine
 from lab.kv_cache.attention import _attend
 from lab.kv_cache.attention_metadata import BlockPlan, Group
-from lab.kv_cache.formats import LayerStorage
+from lab.kv_cache.storage import LayerStorage
 from lab.trace.events import FellBack
 from tests import tiny_models
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -13,7 +13,7 @@ from gradio.events import Dependency
 from visualize.jobs.live_run import ProgressJob
 from visualize.jobs.visitor_sessions import OnePerSession, VisitorSessions
 from visualize.text import as_line
-from visualize.url_settings import Form
+from visualize.url_settings import NO_SETTINGS, Form
 
 QUIET: dict[str, Any] = {
     "show_progress": "hidden",
@@ -75,6 +75,17 @@ def warn(notices: Iterable[str], of: str = "link") -> None:
         gr.Warning(html.escape(notice, quote=False), title=f"About this {of}")
 
 
+def linked(opened: Callable[[Mapping[str, str]], tuple[Any, list[str]]]) -> Callable[[gr.Request], str]:
+    """The event that opens a page of one component. ``opened`` reads its first record from a link, and what to say."""
+
+    def answer(request: gr.Request) -> str:
+        record, notices = opened(request.query_params)
+        warn(notices)
+        return as_line(record)
+
+    return answer
+
+
 def turned(controls: Iterable[Any]) -> list[Any]:
     """The events of controls that a person turns. A slider's number is put within its bounds, and its ↺ resets it,
     without an ``input``, so of sliders these are all changes."""
@@ -84,6 +95,6 @@ def turned(controls: Iterable[Any]) -> list[Any]:
 def keep_address(controls: Sequence[Any], form: Form) -> None:
     """Keep the page's address equal to the controls: it is rewritten whenever one of them changes."""
     may_be_empty = [name for name, one in form.settings.items() if one.may_be_empty]
-    named = [json.dumps(part) for part in (form.names, form.defaults, may_be_empty)]
+    named = [json.dumps(part) for part in (form.names, form.defaults, may_be_empty, NO_SETTINGS)]
     script = f"(...values) => window.decodeLab?.link({', '.join(named)}, values)"
     gr.on([control.change for control in controls], fn=None, inputs=list(controls), js=script)

@@ -61,6 +61,7 @@ class MemoryInputs(FORM.values_class("MemoryValues")):
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,
+            state_bytes=model.state_bytes,
             weights=self.weights,
             kv_dtype=self.kv_dtype,
             memory=gpu_bytes(self.gpu, self.memory),

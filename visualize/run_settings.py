@@ -86,7 +86,9 @@ class Settings(FORM.values_class("LabValues")):
         return SamplingParams(**_fields(SamplingParams, self) | stops | ALWAYS)
 
     def asked(self) -> str | list[int]:
-        """The prompt as the engine takes it. Raises PromptError and ConfigError: it is too long, or not token ids."""
+        """The prompt as the engine takes it. Raises PromptError and ConfigError: blank, too long, or no token ids."""
+        if not self.prompt.strip():
+            raise PromptError("The prompt is empty. Enter some text for the model to continue.")
         return as_asked(bounded(self.prompt), self.token_ids)
 
     @property
@@ -170,6 +172,9 @@ def from_link(
     for name, missing in unusable(Settings(**values)).items():
         if name in values and values[name] != SETTINGS[name].off:
             notices.append(f"The {source}'s {name} was left out: it needs {missing.what}.")
+    for name in ("target", "draft"):
+        if values.get(name) and values.get("pair") != OTHER:
+            notices.append(f"The {source}'s {name} is not used: that needs pair={OTHER}.")
     return without_unusable(Settings(**values)), notices
 
 

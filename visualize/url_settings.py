@@ -1,11 +1,13 @@
 """The settings of a page, as its controls or its address give them. A link may come from anywhere, so it is checked.
 
-A value of a link that is not within the bounds of the page's own controls stays at its default and is reported.
+A value of a link that is not within the bounds of the page's own controls stays at its default and is reported. So is a
+name that is no setting of the page.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import make_dataclass, replace
 from typing import Any
@@ -13,9 +15,12 @@ from urllib.parse import urlencode
 
 from lab.errors import ConfigError
 from lab.settings import Setting
+from visualize.text import visible
 
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 """What a link or the server's environment may say for a switch. The page itself writes "1" and "0"."""
+NO_SETTINGS = "run|step|guess|at|chart|face|speed|colour|claim|card|lesson|join|view|__.*|utm_.*|.*clid"
+"""Names that a link may have beside settings, as a pattern: what it shows of a page, Gradio's, and click counters'."""
 
 
 class Form:
@@ -38,7 +43,7 @@ class Form:
         return make_dataclass(name, [(one.name, Any, one.default) for one in self.settings.values()], frozen=True)
 
     def read(self, query: Mapping[str, str], source: str = "link") -> tuple[dict[str, Any], list[str]]:
-        """The settings that ``query`` names, and a sentence for each value that was left out."""
+        """The settings that ``query`` names, and what was left out: a sentence per value, and one for unknown names."""
         values: dict[str, Any] = {}
         notices = []
         for name in self.names:
@@ -47,6 +52,10 @@ class Form:
                     values[name] = _parse(self[name], str(query[name]))
                 except ValueError as error:
                     notices.append(f"The {source}'s {name} was left out: {error}.")
+        unknown = [name for name in query if name not in self.names and not re.fullmatch(NO_SETTINGS, name)]
+        if unknown:
+            names = ", ".join(visible(name[:40]) for name in unknown[:5]) + (", …" if unknown[5:] else "")
+            notices.append(f"The {source} names what this page has no setting for: {names}.")
         return values, notices
 
     def query(self, values: Mapping[str, Any]) -> str:

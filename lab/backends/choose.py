@@ -17,6 +17,7 @@ from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import EngineConfig
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import CacheConfig
+from lab.kv_cache.storage import KERNEL_FORMATS
 from lab.models.devices import multiplies_bfloat16
 from lab.models.language_model import LanguageModel
 
@@ -107,7 +108,7 @@ class ModelBackends(Backends):
 
     def models(self, asked: EngineConfig | CacheConfig) -> Models:
         if not asked.torch_compile:
-            return self._plain if asked.kernels == "reference" else (self.target, self.draft)
+            return (self.target, self.draft) if _by_kernels(asked) else self._plain
         with self._compiling:
             if self._compiled is None:
                 target, draft = self._plain
@@ -134,14 +135,14 @@ class ModelBackends(Backends):
         return bool(by_c or self._uses_triton(asked))
 
     def _uses_triton(self, asked: EngineConfig | CacheConfig) -> bool:
-        return self.kernels == "triton" and asked.kernels == "auto"
+        return self.kernels == "triton" and _by_kernels(asked)
 
     def captures(self, asked: EngineConfig | CacheConfig) -> bool:
         return self.cuda_graphs and asked.cuda_graphs and self._uses_triton(asked)
 
     def refuse(self, asked: EngineConfig) -> None:
         by_c = self.kernels == "c" and native_step(self.target).model
-        if asked.torch_compile and asked.kernels == "auto" and by_c:
+        if asked.torch_compile and _by_kernels(asked) and by_c:
             raise ConfigError(
                 "torch_compile=True compiles layers as torch computes them, and here a step in C computes them. Set "
                 "kernels='reference' as well, or torch_compile=False."
@@ -149,7 +150,7 @@ class ModelBackends(Backends):
 
     def _uses_c(self, asked: EngineConfig | CacheConfig, model: LanguageModel) -> bool:
         """True if C computes the model, or would if it could be compiled."""
-        if self.kernels != "c" or asked.kernels != "auto" or asked.torch_compile:
+        if self.kernels != "c" or not _by_kernels(asked) or asked.torch_compile:
             return False
         step = native_step(model)
         return bool(step.model or step.failure)
@@ -157,6 +158,11 @@ class ModelBackends(Backends):
     @property
     def _models(self) -> list[LanguageModel]:
         return [model for model in (self.target, self.draft) if model]
+
+
+def _by_kernels(asked: EngineConfig | CacheConfig) -> bool:
+    """True if kernels are asked for, and can read and write the format."""
+    return asked.kernels == "auto" and asked.kv_dtype in KERNEL_FORMATS
 
 
 def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:

@@ -16,8 +16,8 @@ import torch
 from lab.config import EngineConfig, RejectionSampleMethod, SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import CacheConfig, KVCache
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel, Taps
 from lab.models.state_head import StateHead
 from lab.trace.events import Part

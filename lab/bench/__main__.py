@@ -93,8 +93,11 @@ MEASUREMENTS = {
     ),
     "kv": Measurement(
         "lab.bench.quality_bench",
-        "what each KV format costs in quality",
-        {"--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+")},
+        "what each KV format costs in quality and in speed",
+        {
+            **repeats(6),
+            "--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+"),
+        },
         draft=False,
     ),
     "ab": Measurement(

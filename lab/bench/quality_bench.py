@@ -1,5 +1,5 @@
 """Quality. ``ab``: beside speed, of two settings of the engine, A and B, over the same prompts. ``kv``: of each KV
-format, on texts cut into windows side by side.
+format, on texts cut into windows side by side, and the speed of decoding with it.
 
 A and B decode every prompt, one right after the other and in alternating order. Quality: how far greedy outputs agree,
 and how likely A and B find the texts that each of them wrote (teacher forcing). A setting finds its own text likelier
@@ -23,9 +23,10 @@ from lab.cli.arguments import read_settings
 from lab.config import EngineConfig, SamplingParams, parse_config
 from lab.engine.engine import Engine
 from lab.errors import ConfigError, LabError
+from lab.kv_cache.storage import FORMATS
 from lab.measure.difference import common_length
 from lab.measure.interval import METHOD, bootstrap, ratio_interval, share_interval
-from lab.measure.measuring import decode, make_ready
+from lab.measure.measuring import decode, make_ready, take_turns
 from lab.measure.score import divergence, kv_errors, log_probabilities, surprise
 from lab.measure.workload import held_out_prompts, longest, read_text, refuse_cut
 from lab.trace.run import AcceptanceStats, Run, acceptance_stats
@@ -218,6 +219,8 @@ def _side(runs: list[Run]) -> SideMetrics:
 
 WINDOW = 1024
 """Tokens of a window, if the model's context is that long."""
+TIMED = 64
+"""Tokens that a format decodes in each timed run."""
 
 
 def read_kv(args: argparse.Namespace) -> dict[str, object]:
@@ -225,10 +228,12 @@ def read_kv(args: argparse.Namespace) -> dict[str, object]:
     if args.target and not args.text:
         raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
     own = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
-    return {"texts": [(path.stem, read_text(path)) for path in args.text or ()] or own}
+    return {"texts": [(path.stem, read_text(path)) for path in args.text or ()] or own, "repeats": args.repeats}
 
 
-def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None]) -> dict[str, object]:
+def run_kv(
+    engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None], *, repeats: int
+) -> dict[str, object]:
     """Measure every format on texts, each a title and the text itself. Raises LabError: a text of fewer than two
     tokens."""
     length = min(WINDOW, engine.context_length)
@@ -240,11 +245,40 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
         described.append({"title": title, "tokens": len(ids)})
         windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
     rows = kv_errors(engine, windows, report)
+    prompt = engine.tokenizer.decode(windows[0][: length // 2])
+    speeds = decode_speeds(engine, prompt, min(TIMED, length // 4), repeats, report)
     return {
         "texts": described,
         "windows": len(windows),
         "window_tokens": length,
         "scored_tokens": sum(len(ids) - 1 for ids in windows),
         "intervals": METHOD,
-        "formats": [asdict(row) for row in rows],
+        "formats": [asdict(row) | {"speed": speeds[row.kv_dtype]} for row in rows],
+    }
+
+
+def decode_speeds(
+    engine: Engine, prompt: str, tokens: int, repeats: int, report: Callable[[str], None]
+) -> dict[str, dict[str, object]]:
+    """Decoding in every format, in turns: tokens per second, and the ratio to those of "auto", each with its interval
+    over the repeats. By format, under "default", what a run takes, and "reference", torch alone: a format that no
+    kernel reads has torch's time under both."""
+    sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+    rows = {
+        (form, kernels): lambda form=form, kernels=kernels: (
+            _decode(engine, prompt, EngineConfig(kv_dtype=form, kernels=kernels), sampling).metrics.tokens_per_second
+        )
+        for form, kernels in product(FORMATS, ("auto", "reference"))
+    }
+    report(f"  decoding {tokens} tokens in every format")
+    speeds = take_turns(rows, repeats)
+    return {
+        form: {
+            name: {
+                "tokens_per_second": asdict(ratio_interval(speeds[form, kernels])),
+                "ratio": asdict(ratio_interval(speeds[form, kernels], speeds["auto", kernels])),
+            }
+            for name, kernels in (("default", "auto"), ("reference", "reference"))
+        }
+        for form in FORMATS
     }

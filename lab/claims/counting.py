@@ -14,7 +14,7 @@ from lab.claims.trial import Trial
 from lab.config import EngineConfig, KVFormat
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
-from lab.kv_cache.formats import FORMATS, bytes_per_token
+from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.measure.interval import median_interval
 from lab.measure.scaling_fit import fit_power
 from lab.memory.model_memory import ModelInfo, known_models

@@ -36,8 +36,9 @@ def int8_quality(trial: Trial, *, texts: int, tokens: int) -> Figures:
     trial.report("writing texts")
     runs, _ = trial.measure(lambda: finish(engine, requests, EngineConfig(paged=True)))
     windows = [[*run.prompt_token_ids, *run.token_ids] for run in runs]
-    trial.report("reading them with every format")
-    _, int8, int4 = trial.measure(lambda: kv_errors(engine, windows, lambda line: None))
+    trial.report("reading them with each format")
+    formats = ("auto", "int8", "int4")
+    _, int8, int4 = trial.measure(lambda: kv_errors(engine, windows, lambda line: None, formats))
 
     same = 0
     for done, prompt in enumerate(prompts, 1):

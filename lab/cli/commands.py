@@ -195,6 +195,7 @@ def fit(options: Namespace) -> int:
         set_aside=options.set_aside,
         lengths=Lengths(options.mean, options.longest),
         block_size=options.block_size,
+        state_bytes=model.state_bytes,
     )
     answer = fit_result(model, deployment)
     if options.json:

@@ -81,6 +81,7 @@ def fit_result(model: ModelInfo, deployment: Deployment) -> JsonResult:
         "weight_bytes": deployment.weight_bytes,
         "cache_bytes": max(0, deployment.cache_bytes),
         "token_bytes": deployment.token_bytes,
+        "state_bytes": deployment.state_bytes,
         "num_blocks": deployment.num_blocks,
         "sequences": {policy: deployment.sequences(policy) for policy in POLICIES},
     }

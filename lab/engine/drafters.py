@@ -21,8 +21,8 @@ from lab.engine.head_drafter import HEAD_DRAFTERS, HeadDrafter
 from lab.engine.pass_cost import ExpertsRead, PassCostModel, Span
 from lab.engine.scheduler import ScheduledSequence
 from lab.engine.sequence import Sequence
-from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import KVCache
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import Taps
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device

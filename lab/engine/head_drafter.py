@@ -11,7 +11,7 @@ from lab.backends.interface import PROPOSE, DraftTokens, HeadBackend, NewTokens
 from lab.engine.drafter import Drafter
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.engine.sequence import Sequence
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.models.state_head import StateHead
 from lab.trace.roofline import PassCost
 from lab.util.device_copy import several_on_device

@@ -9,8 +9,8 @@ import torch
 
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.formats import bytes_per_token
 from lab.kv_cache.kv_cache import CacheConfig, CachedModel, num_kv_layers
+from lab.kv_cache.storage import bytes_per_token
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted

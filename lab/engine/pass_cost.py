@@ -24,7 +24,7 @@ import torch
 
 from lab.backends.interface import Backend, HeadBackend
 from lab.kv_cache.attention_metadata import SdpaChoice
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.trace.roofline import PassCost
 
 

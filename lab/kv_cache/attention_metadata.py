@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 
 SdpaChoice = Literal["auto", "math", "efficient", "flash"]
 """Which of torch's back ends computes a prompt's attention (``lab.kv_cache.attention.BACKENDS``)."""

@@ -8,12 +8,10 @@ Lessons 3, what the cache costs, and 4, INT8 and INT4 keys and values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from lab.config import KVFormat
 from lab.errors import ConfigError
 
 
@@ -50,26 +48,30 @@ class PlainLayer:
 
 
 class QuantisedLayer:
-    """Small integers, and scales to multiply them by. A format says how to get both from a vector, and back."""
+    """Small numbers, and mostly scales to multiply them by. A format says how to get both from a vector, and back."""
 
     @staticmethod
-    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """[..., head_dim] of any float dtype -> numbers and scales, [..., as many as the format needs]."""
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """[..., head_dim] of any float dtype -> numbers, and scales if it has any, [..., as many as it needs]."""
         raise NotImplementedError
 
     @staticmethod
-    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    def dequantise(*stored: torch.Tensor) -> torch.Tensor:
         """Inverse of ``quantise``: -> [..., head_dim] float32."""
+        raise NotImplementedError
+
+    @staticmethod
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
         raise NotImplementedError
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         # A slot's key and value lie side by side, so that both are quantised in one go.
-        numbers, scale = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
+        numbers, *scales = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
         # A head's scales lie side by side, token by token. With those of the other heads between them, each of the few
         # bytes that a GPU's attention wants would cost a whole sector of 32.
-        scales = scale.new_empty(2, kv_heads, slots, scale.shape[-1]).permute(2, 0, 1, 3)
-        self.tensors = numbers.new_empty(slots, *numbers.shape), scales
+        side_by_side = (one.new_empty(2, kv_heads, slots, one.shape[-1]).permute(2, 0, 1, 3) for one in scales)
+        self.tensors = numbers.new_empty(slots, *numbers.shape), *side_by_side
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         for kept, new in zip(self.tensors, self.quantise(torch.stack((key, value), 1)), strict=True):
@@ -145,12 +147,17 @@ class Int4Layer(QuantisedLayer):
 
 def _group(head_dim: int) -> int:
     """Numbers that share an INT4 scale: 32, or the whole vector if 32 does not divide it."""
+    refuse_odd(head_dim)
+    return 32 if head_dim % 32 == 0 else head_dim
+
+
+def refuse_odd(head_dim: int) -> None:
+    """Raises ConfigError: numbers of half a byte leave one over."""
     if head_dim % 2:
         raise ConfigError(
             f"kv_dtype='int4' packs two numbers to a byte, and this model's heads have {head_dim}, an odd number. "
             "Use 'int8' or 'auto'."
         )
-    return 32 if head_dim % 32 == 0 else head_dim
 
 
 def pack(numbers: torch.Tensor) -> torch.Tensor:
@@ -166,52 +173,3 @@ def unpack(packed: torch.Tensor) -> torch.Tensor:
 def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
     """A run of rows is a view; scattered rows are gathered (index_select takes a fifth of indexing's time)."""
     return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
-
-
-LayerStorage = PlainLayer | QuantisedLayer
-FORMATS: dict[KVFormat, type[LayerStorage]] = {"auto": PlainLayer, "int8": Int8Layer, "int4": Int4Layer}
-
-
-def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
-
-    Plain storage has no scales; the numbers stand in for them and are never read as such.
-    """
-    if isinstance(layer, PlainLayer):
-        return "plain", layer.tensors * 2
-    numbers, scales = layer.tensors
-    return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
-
-
-class KVStorage:
-    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
-
-    def __init__(
-        self,
-        kv_format: KVFormat,
-        slots: int,
-        *,
-        layers: int,
-        kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device | Sequence[torch.device | None],
-    ) -> None:
-        form = FORMATS[kv_format]
-        devices = [device] * layers if isinstance(device, torch.device) else device
-        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where) for where in devices]
-
-    def slot_bytes(self, layers: int) -> int:
-        """Bytes of one slot in the first ``layers`` layers."""
-        return sum(tensor[0].nbytes for layer in self.layers[:layers] if layer for tensor in layer.tensors)
-
-    def copy(self, source: slice, destination: slice) -> None:
-        """Copy a run of slots onto another of equal length, as they are stored."""
-        for layer in filter(None, self.layers):
-            for tensor in layer.tensors:
-                tensor[destination] = tensor[source]
-
-
-def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
-    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))

@@ -10,7 +10,7 @@ import torch
 from lab.config import KVFormat
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_pool import BlockPool, Eviction
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 
 
 class CacheConfig(NamedTuple):

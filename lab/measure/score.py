@@ -9,18 +9,18 @@ which differs by rounding (``EngineConfig.prefill_attention``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from lab.backends.interface import NewTokens
-from lab.config import EngineConfig
+from lab.config import EngineConfig, KVFormat
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import FORMATS, KVStorage, bytes_per_token
 from lab.kv_cache.kv_cache import num_kv_layers
+from lab.kv_cache.storage import FORMATS, KVStorage, bytes_per_token
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
@@ -103,13 +103,18 @@ class FormatError:
     kl: Interval
 
 
-def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], None]) -> list[FormatError]:
-    """Every format on the same windows of token ids, each at least two tokens long and at most the model's context:
-    read from an empty cache, the first token given and all others scored."""
-    configs = {form: EngineConfig(kv_dtype=form) for form in FORMATS}
-    surprises = {form: [0.0] * len(windows) for form in FORMATS}  # one sum per window
-    divergences = {form: [0.0] * len(windows) for form in FORMATS}
-    squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in FORMATS}
+def kv_errors(
+    engine: Engine,
+    windows: list[list[int]],
+    report: Callable[[str], None],
+    formats: Sequence[KVFormat] = tuple(FORMATS),
+) -> list[FormatError]:
+    """Formats, "auto" first, on the same windows of token ids, each at least two tokens long and at most the model's
+    context: read from an empty cache, the first token given and all others scored."""
+    configs = {form: EngineConfig(kv_dtype=form) for form in formats}
+    surprises = {form: [0.0] * len(windows) for form in formats}  # one sum per window
+    divergences = {form: [0.0] * len(windows) for form in formats}
+    squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in formats}
     for window, ids in enumerate(windows):
         tokens, start, size = len(ids) - 1, 1, EngineConfig().block_size
         storages = {form: new_storage(engine, config, -(-tokens // size) * size) for form, config in configs.items()}
@@ -117,10 +122,10 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
         for chunk in zip(*passes, strict=True):
             written = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
             start += len(written)
-            for form, log_q in zip(FORMATS, chunk, strict=True):
+            for form, log_q in zip(formats, chunk, strict=True):
                 surprises[form][window] += surprise(log_q, written).sum().item()
                 divergences[form][window] += divergence(chunk[0], log_q).sum().item()
-        for form in FORMATS:
+        for form in formats:
             squares[form] += storing_squares(storages["auto"], new_storage(engine, configs[form], tokens), tokens)
         if (window + 1) % 20 == 0 or window + 1 == len(windows):
             report(f"  window {window + 1} of {len(windows)} read")
@@ -134,7 +139,7 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
     }
     native = bytes_per_token("auto", **shape)
     rows = []
-    for form in FORMATS:
+    for form in formats:
         off, whole = squares[form].sqrt().tolist()
         more = [own - auto for own, auto in zip(surprises[form], surprises["auto"], strict=True)]
         rows.append(

@@ -7,6 +7,7 @@ may need (contiguous) or allocated as they fill (paged; Kwon et al., 2309.06180)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -14,7 +15,8 @@ import torch
 
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
-from lab.kv_cache.formats import FORMATS, VectorBytes, bytes_per_token
+from lab.kv_cache.formats import VectorBytes
+from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
 
@@ -46,6 +48,7 @@ class Deployment:
         set_aside: share of the memory kept for activations, the device's own context and fragmentation.
         lengths: of the sequences, each counted at its full length.
         block_size: token positions in a block.
+        state_bytes: of a sequence's recurrent state, which is as large for a long text as for a short one.
 
     Raises:
         ConfigError: a value out of range.
@@ -59,6 +62,7 @@ class Deployment:
     set_aside: float = 0.1
     lengths: Lengths
     block_size: int = 16
+    state_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHT_BITS:
@@ -82,11 +86,34 @@ class Deployment:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of one token in all layers: keys, values and scales."""
-        shape = self.shape
+        """Bytes of one token in all layers that keep it: keys, values and scales."""
+        shape, layers = self.shape, sum(self.shape.kv_layers.values())
         return bytes_per_token(
-            self.kv_dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
+            self.kv_dtype, layers=layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
         )
+
+    def kept(self, tokens: int) -> float:
+        """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers: of one with a sliding window
+        those within it. (vLLM frees blocks that slid out; this lab keeps them.)"""
+        return self._over_layers(lambda window: min(tokens, window or tokens))
+
+    @property
+    def mean_kept(self) -> float:
+        """As ``kept``, on average over the sequences."""
+        return self._over_layers(self.lengths.mean_within)
+
+    def sequence_bytes(self, tokens: int) -> float:
+        """Bytes of a sequence of ``tokens``: what is kept of them, and its recurrent state."""
+        return self.kept(tokens) * self.token_bytes + self.state_bytes
+
+    @property
+    def mean_bytes(self) -> float:
+        """Bytes of a sequence, on average."""
+        return self.mean_kept * self.token_bytes + self.state_bytes
+
+    def _over_layers(self, of: Callable[[int | None], float]) -> float:
+        layers = self.shape.kv_layers
+        return sum(count * of(window) for window, count in layers.items()) / sum(layers.values())
 
     @property
     def weight_bytes(self) -> int:
@@ -108,9 +135,11 @@ class Deployment:
         return max(0, self.cache_bytes) // (self.token_bytes * self.block_size)
 
     def blocks_per_sequence(self, policy: Policy) -> float:
-        """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average."""
-        most = self.lengths.most_blocks(self.block_size)
-        return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
+        """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average. The mean
+        over its layers, and the recurrent state as so many more."""
+        of = self.lengths.most_blocks if policy == "contiguous" else self.lengths.mean_blocks
+        blocks = self._over_layers(lambda window: of(self.block_size, window))
+        return blocks + self.state_bytes / (self.block_size * self.token_bytes)
 
     def sequences(self, policy: Policy) -> int:
         """Sequences that fit at once. Paged: on average; the lengths of the moment decide how many really do."""
@@ -122,7 +151,7 @@ class Deployment:
         weights = min(self.weight_bytes, self.memory - set_aside)
         count = self.sequences(policy)
         held = count * self.blocks_per_sequence(policy) * self.block_size * self.token_bytes
-        tokens = count * self.lengths.mean * self.token_bytes
+        tokens = count * self.mean_bytes
         return MemorySplit(weights, set_aside, tokens, held - tokens, self.memory - set_aside - weights - held)
 
 
@@ -163,14 +192,18 @@ class Lengths:
             low, high = (low, middle) if shorter else (middle, high)
         return _log_survival(low)
 
-    def mean_blocks(self, block_size: int) -> float:
-        """Blocks that a sequence fills on average, the last one perhaps in part: the sum over k of P(length > k
-        block_size).
-        """
-        return _geometric_sum(self.log_survival * block_size, self.most_blocks(block_size))
+    def mean_within(self, window: int | None = None) -> float:
+        """The mean of the lengths, each counted up to ``window`` at most."""
+        return self.mean if window is None else _geometric_sum(self.log_survival, min(window, self.longest))
 
-    def most_blocks(self, block_size: int) -> int:
-        return -(-self.longest // block_size)
+    def mean_blocks(self, block_size: int, window: int | None = None) -> float:
+        """Blocks that a sequence fills on average, the last one perhaps in part: the sum over k of P(length > k
+        block_size). ``window``: of its newest tokens alone.
+        """
+        return _geometric_sum(self.log_survival * block_size, self.most_blocks(block_size, window))
+
+    def most_blocks(self, block_size: int, window: int | None = None) -> int:
+        return -(-min(self.longest, window or self.longest) // block_size)
 
 
 def _log_survival(log_ending: float) -> float:

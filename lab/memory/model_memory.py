@@ -19,6 +19,7 @@ from lab.models.checkpoint_files import hub_refusal, read_config, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape
+from lab.models.recurrent_layers import recurrent_layers
 from lab.models.support import unsupported_cache
 from lab.util.messages import counted, error_summary
 
@@ -26,7 +27,7 @@ from lab.util.messages import counted, error_summary
 @dataclass(frozen=True)
 class ModelInfo:
     """A model's numbers. ``source``: where they are from; ``hub``: its hub id; ``packed``: the ``parameters`` that a
-    step in C copies (``packed_parameters``)."""
+    step in C copies (``packed_parameters``); ``state_bytes``: of a sequence's recurrent state."""
 
     name: str
     shape: ModelShape
@@ -34,6 +35,7 @@ class ModelInfo:
     source: str
     hub: str | None = None
     packed: int = 0
+    state_bytes: int = 0
 
 
 @functools.cache
@@ -57,18 +59,16 @@ def published_config(entry: dict) -> PreTrainedConfig:
     return AutoConfig.for_model(**entry)
 
 
-def find_model(where: str | Path, *, open_to_all: bool = False, to_decode: bool = False) -> ModelInfo:
+def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
     """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``). Code that comes
     with a model is never run, and weights are neither fetched nor read.
 
     Args:
         open_to_all: ask the hub anonymously, because whoever asks need not be the owner of this machine's token.
-        to_decode: it is about to be loaded; windows and recurrent layers, with which it needs less memory than its
-            shape says, are no reason to refuse it.
 
     Raises:
         ModelLoadError: not a hub id, or no readable configuration there.
-        UnsupportedModelError: its cache is not keys and values of every position in every layer.
+        UnsupportedModelError: its cache is something else than keys and values by position, and recurrent states.
     """
     token = False if open_to_all else None
     if isinstance(where, str):
@@ -78,12 +78,18 @@ def find_model(where: str | Path, *, open_to_all: bool = False, to_decode: bool 
     try:
         reason = hub_refusal(where, token) if isinstance(where, str) else None
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
-        if other := unsupported_cache(config, decoding=to_decode):
+        if other := unsupported_cache(config):
             raise UnsupportedModelError(
-                f"The memory of {name} cannot be computed here: {other}. Only keys and values of every position in "
-                "every layer are computed, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
+                f"The memory of {name} cannot be computed here: {other}. Keys and values by position are computed, and "
+                "recurrent states beside them, as Llama, Gemma 3, Qwen3.5 and GPT-2 keep them."
             )
-        shape = ModelShape.from_config(config)
+        shape, empty = ModelShape.from_config(config), without_weights(config)
+        if not shape.kv_layers:
+            raise UnsupportedModelError(
+                f"The memory of {name} cannot be computed here: none of its layers keeps keys and values. Choose a "
+                "model with attention, such as Llama, Gemma 3 or Qwen3.5."
+            )
+        recurrent = recurrent_layers(empty)
     except LabError:
         raise
     except Exception as error:  # a file from anywhere can cause errors of any kind
@@ -91,8 +97,8 @@ def find_model(where: str | Path, *, open_to_all: bool = False, to_decode: bool 
             raise ModelLoadError(f"{where} has no config.json that can be read. ({error_summary(error)})") from error
         raise unavailable(where, reason) from error
     hub = where if isinstance(where, str) else None
-    numbers = count_parameters(config)
-    return ModelInfo(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers))
+    numbers, state = parameters(empty), recurrent.state_bytes if recurrent else 0
+    return ModelInfo(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers), state)
 
 
 def count_parameters(config: PreTrainedConfig) -> int:
@@ -126,5 +132,16 @@ def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int
         )
     if longest > context:
         yield f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
+    windows, layers = model.shape.kv_layers, model.shape.layers
+    for window in filter(None, windows):
+        yield (
+            f"{windows[window]} of {layers} layers need {counted(window, 'token')} at most (sliding window). vLLM "
+            "frees blocks that slid out of it; this lab keeps them."
+        )
+    if chosen.state_bytes:
+        yield (
+            f"{sum(windows.values())} of {layers} layers keep keys and values. The recurrent ones keep a state, "
+            f"{size(chosen.state_bytes)} a sequence however long it is."
+        )
     if not full and not chosen.sequences("contiguous"):
         yield f"Not one sequence of {counted(longest, 'token')} fits into what is left for the cache."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,16 +35,17 @@ MAX_COUNTS = {re.compile("layer|block|stage|depths?$"): 1000, re.compile("expert
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder-only transformer with keys and values in every layer.
+    """A decoder-only transformer.
 
     Attributes:
-        layers: how many there are, each with its own keys and values.
+        layers: how many there are.
         heads, kv_heads: query heads, and the heads of keys and values that they share.
         head_dim: numbers in one head's key, and in its value.
         hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
         vocabulary: width of the logits.
         context_length: most positions the model was made for.
         tied: whether the head is the embedding table.
+        windows: of each layer the positions that a token sees (``windows_of``). Empty: all, in each.
     """
 
     layers: int
@@ -55,6 +57,7 @@ class ModelShape:
     vocabulary: int
     context_length: int
     tied: bool = False
+    windows: tuple[int | None, ...] = ()
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> ModelShape:
@@ -92,7 +95,13 @@ class ModelShape:
                 f"The configuration gives {sizes['heads']} query heads and {sizes['kv_heads']} KV heads, and as many "
                 "query heads have to share each KV head."
             )
-        return cls(**sizes, tied=bool(getattr(text, "tie_word_embeddings", True)))  # True: transformers' own default
+        tied = bool(getattr(text, "tie_word_embeddings", True))  # True: transformers' own default
+        return cls(**sizes, tied=tied, windows=tuple(windows_of(config)))
+
+    @property
+    def kv_layers(self) -> dict[int | None, int]:
+        """How many layers keep keys and values, by the positions that a token sees there; None: all."""
+        return Counter(window for window in self.windows or [None] * self.layers if window != 0)
 
     @property
     def query_groups(self) -> int:

@@ -10,8 +10,8 @@ import torch
 from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
-from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.recurrent_state import RecurrentState
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart

@@ -44,7 +44,7 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     Raises:
         UnsupportedModelError: names the model and the reason.
     """
-    if other := unsupported_cache(config, decoding=True):
+    if other := unsupported_cache(config):
         refuse_decoding(name, other)
     text = config.get_text_config(decoder=True)
     if uses_alibi(text):
@@ -76,9 +76,9 @@ def _looks_up_attention(model_class: type[PreTrainedModel]) -> bool:
     )
 
 
-def unsupported_cache(config: PreTrainedConfig, *, decoding: bool = False) -> str | None:
-    """Why a model's cache is not the keys and values of every position in every layer; None: it is. ``decoding``:
-    layers that need only the newest positions, or none, are no reason."""
+def unsupported_cache(config: PreTrainedConfig) -> str | None:
+    """Why a model's cache is something else than keys and values by position, of all or of the newest, and recurrent
+    states; None: it is not."""
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         return "it is an encoder-decoder model, which also keeps keys and values of what its encoder has read"
@@ -90,15 +90,12 @@ def unsupported_cache(config: PreTrainedConfig, *, decoding: bool = False) -> st
     if text.model_type in RECURRENT:
         return "it has recurrent layers, which keep a state, and no keys and values of positions before"
     kinds = set(getattr(text, "layer_types", None) or ())
-    if not decoding and any(windows_of(config)):
-        return f"it has sliding-window attention (window {text.sliding_window}) in some layers or all"
     window = getattr(text, "sliding_window", None)
     if window is not None and window in windows_of(config) and (not isinstance(window, int) or window < 1):
         return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
     if getattr(text, "attention_chunk_size", None) is not None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
-    known = {"full_attention", "sliding_attention"} | (WITHOUT_ATTENTION | {"hybrid"} if decoding else set())
-    if odd := kinds - known:
+    if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "hybrid"}:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
     if getattr(text, "kv_lora_rank", None) is not None:
         return "it has latent attention (MLA), whose cache is not keys and values per head"

@@ -25,8 +25,8 @@ MAX_TOKENS = 2**31 - 1
 MIN_OWN_LIMIT = 2048
 """The least that ``own_limit`` can be."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
-KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
-"""``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
+KV_CACHE_DTYPES = {"auto": None, "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
+"""``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``, where vLLM has another name. None: no flag."""
 DEFAULT_BLOCK_SIZE = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
@@ -91,7 +91,7 @@ def serve_command(
         "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.3g}",
         "--max-num-seqs": max_num_seqs,
         "--max-num-batched-tokens": max_num_batched_tokens,
-        "--kv-cache-dtype": None if config.kv_dtype == "auto" else KV_CACHE_DTYPES[config.kv_dtype],
+        "--kv-cache-dtype": KV_CACHE_DTYPES.get(config.kv_dtype, config.kv_dtype),
         "--block-size": config.block_size if keeps_block_size(config) else None,
         "--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching": "",
         "--speculative-config": json.dumps(speculative) if speculative else None,
@@ -149,6 +149,21 @@ def differences(config: EngineConfig) -> Iterator[str]:
             "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here, and its bytes are "
             "counted here with this lab's scales. It runs on vLLM's Triton attention only, where heads have 64, 128 or "
             "another power of two of numbers: it does not start with heads of another size, such as 80 or 96."
+        )
+    if config.kv_dtype == "fp8":
+        yield (
+            "fp8 has a scale per tensor. This lab's is 1, and so is vLLM's where the checkpoint brings none; scales "
+            "from a calibration change the error."
+        )
+    if config.kv_dtype == "fp8_per_token_head":
+        yield (
+            "fp8_per_token_head runs on vLLM's Triton attention only, on GPUs that have FP8 (compute capability 8.9 "
+            "or later)."
+        )
+    if config.kv_dtype == "int4_per_token_head":
+        yield (
+            "int4_per_token_head runs on vLLM's Triton attention only, where heads have 64, 128 or another power of "
+            "two of numbers."
         )
     if config.kv_cache and not keeps_block_size(config):
         multiples = f"most of vLLM's attention takes multiples of {DEFAULT_BLOCK_SIZE}."

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from pydantic import Field, model_validator
 
-from lab.kv_cache.formats import FORMATS, bytes_per_token
+from lab.kv_cache.storage import bytes_per_token
 from lab.measure.interval import Interval
 from lab.measure.score import kv_errors
 from lab.measure.workload import write
 from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Watch, Work
 
+FORMATS = ("auto", "int8", "int4")
 OF_FORMATS = {
     "key_error": "how far stored keys are off, as a share (Frobenius norms)",
     "value_error": "the same of values",
@@ -55,7 +56,7 @@ class Formats(Experiment):
         windows = [engine.tokenizer(text)["input_ids"][: engine.context_length] for text in texts]
         yield
         watch(f"reading them in {len(FORMATS)} formats", 0.3)
-        rows = kv_errors(engine, windows, lambda said: None)
+        rows = kv_errors(engine, windows, lambda said: None, FORMATS)
         return Measured({row.kv_dtype: {name: _plain(getattr(row, name)) for name in OF_FORMATS} for row in rows})
 
 

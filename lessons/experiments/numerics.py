@@ -14,7 +14,7 @@ from lab.backends.interface import NewTokens
 from lab.backends.torch.sampler import distribution
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.kv_cache.formats import LayerStorage
+from lab.kv_cache.storage import LayerStorage
 from lab.measure.score import divergence, log_probabilities, new_storage
 from lab.measure.workload import write
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work

@@ -14,6 +14,7 @@ import pytest
 from gradio_client import Client
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
+from lab.kv_cache.storage import FORMATS
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GiB
 from lab.memory.model_memory import known_models
@@ -35,7 +36,7 @@ def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
     for field in (*fields(EngineConfig), *fields(SamplingParams)):
         assert run[field.name]["parameter_default"] == (list(field.default) if field.default == () else field.default)
         assert run[field.name]["type"]
-    assert run["kv_dtype"]["type"] == {"enum": ["auto", "int8", "int4"]}
+    assert run["kv_dtype"]["type"] == {"enum": list(FORMATS)}
     assert run["seed"]["type"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
     assert (run["prompt"]["parameter_default"], run["messages"]["parameter_default"]) == ("", None)
     compare, fits = (

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
         (
             "run",
             {"prompt": PROMPT, "kv_dtype": "int2"},
-            "kv_dtype: Input should be 'auto', 'int8' or 'int4'",
+            "kv_dtype: Input should be 'auto', 'int8', 'int4', 'fp8'",
         ),
         ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair: Input should be 'matched'"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),

@@ -30,7 +30,7 @@ from lab.bench.gpu.sheet import Sheet
 from lab.bench.output import format_record, spread
 from lab.engine.adaptive_window import tokens_per_round
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import bytes_per_token
+from lab.kv_cache.storage import bytes_per_token
 from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack

@@ -12,7 +12,7 @@ from lab import LabError
 from lab.bench import quality_bench as kv_error
 from lab.bench.quality_bench import run_kv
 from lab.config import EngineConfig
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import FORMATS, KVStorage
 from lab.measure.score import kv_errors, log_probabilities, storing_squares
 from tests import tiny_models
 
@@ -25,7 +25,7 @@ def silent(line: str) -> None:
 
 def test_an_exact_cache_has_no_error_and_coarser_formats_have_more(lab):
     ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(6)]
-    auto, int8, int4 = kv_errors(lab, ids, silent)
+    auto, int8, int4, *_ = kv_errors(lab, ids, silent)
     assert (auto.key_error, auto.value_error, auto.kl.value, auto.kl.high) == (0, 0, 0, 0)
     assert (auto.perplexity_ratio.low, auto.perplexity_ratio.high) == (1, 1)
     assert 0 < int8.key_error < 0.01 < int4.key_error < 0.15
@@ -67,13 +67,14 @@ def test_the_error_is_between_stored_and_computed_numbers():
 
 def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     monkeypatch.setattr(kv_error, "WINDOW", 100)
-    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent)))
+    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent, repeats=1)))
     tokens = [len(text) for _, text in TEXTS]  # one per byte
     assert [text["tokens"] for text in result["texts"]] == tokens
     assert result["windows"] == 6 + 1
     assert result["scored_tokens"] == sum(tokens) - 7
-    assert [row["kv_dtype"] for row in result["formats"]] == ["auto", "int8", "int4"]
+    assert [row["kv_dtype"] for row in result["formats"]] == list(FORMATS)
+    assert all(row["speed"][how]["ratio"]["value"] > 0 for row in result["formats"] for how in ("default", "reference"))
     monkeypatch.setattr(kv_error, "WINDOW", 10 * tiny_models.CONTEXT)
-    assert run_kv(lab, TEXTS, silent)["window_tokens"] == tiny_models.CONTEXT
+    assert run_kv(lab, TEXTS, silent, repeats=1)["window_tokens"] == tiny_models.CONTEXT
     with pytest.raises(LabError, match="'a' has 1 tokens; two or more are needed"):
-        run_kv(lab, [("a", "a")], silent)
+        run_kv(lab, [("a", "a")], silent, repeats=1)

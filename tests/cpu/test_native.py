@@ -27,7 +27,7 @@ from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Verified

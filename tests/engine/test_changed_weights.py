@@ -8,7 +8,7 @@ import weakref
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.trace.events import CacheDropped, Prefilled, RunStarted
 from tests import tiny_models
 from tests.engine.test_batching import CONFIGS, PROMPTS

@@ -14,7 +14,8 @@ from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engine import core as pool
 from lab.engine import cores as pools
 from lab.engine import failures
-from lab.kv_cache.formats import Int4Layer, Int8Layer, KVStorage
+from lab.kv_cache.formats import Int4Layer, Int8Layer
+from lab.kv_cache.storage import KVStorage
 from lab.load import new_engine
 from lab.trace.events import BlockAllocated, BlockStored, FellBack, Proposed, RunStarted, StepTimed
 from lab.trace.run import Run

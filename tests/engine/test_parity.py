@@ -122,3 +122,18 @@ def test_stock_attention_restores_generate():
     with lab.target.stock_attention() as model:
         output = model.generate(ids, max_new_tokens=20, do_sample=False)
     assert output[0, ids.shape[1] :].tolist() == reference("llama")[:20]
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_per_token_head", "int4_per_token_head"])
+def test_the_formats_of_torch_write_the_same_in_every_setting(kv_dtype):
+    """In float64, as above: blocks, found prefixes and drafts change no token."""
+    lab = tiny_models.engine("llama", "good")
+    lab.target.model.double()
+    lab.draft.model.double()
+    plain = EngineConfig(kv_dtype=kv_dtype)
+    paged = EngineConfig(kv_dtype=kv_dtype, paged=True, enable_prefix_caching=True)
+    configs = plain, paged, paged, EngineConfig(kv_dtype=kv_dtype, paged=True, speculative="draft")
+    sampling = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    runs = [lab.generate(PROMPT, config, sampling) for config in configs]
+    assert [run.reason for run in runs] == ["length"] * 4
+    assert len({tuple(run.token_ids) for run in runs}) == 1

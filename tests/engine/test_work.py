@@ -17,7 +17,7 @@ from lab import EngineConfig, SamplingParams
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
-from lab.kv_cache.formats import KVStorage, bytes_per_token
+from lab.kv_cache.storage import KVStorage, bytes_per_token
 from lab.load import new_engine
 from lab.models.experts import expert_modules
 from lab.models.language_model import LanguageModel

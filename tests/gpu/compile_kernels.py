@@ -27,7 +27,7 @@ from lab.backends.gpu import store_kv as store_kernel
 from lab.backends.gpu.fused_kernels import rms_norm, rotate, swiglu
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
 from lab.backends.gpu.softmax import softmax
-from lab.kv_cache.formats import FORMATS, KVStorage
+from lab.kv_cache.storage import KERNEL_FORMATS, KVStorage
 
 
 def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: bool, **kwargs: object) -> None:
@@ -57,7 +57,7 @@ if target.arch >= 90:
     for module in attend_kernel, store_kernel, kernels, products:
         module.early = lambda device: {"EARLY": True, "launch_pdl": True}
 steps = (1, 8), (20, 1)  # new tokens and splits
-kinds = [*product(FORMATS, [torch.bfloat16], steps), ("auto", torch.float32, steps[1])]
+kinds = [*product(KERNEL_FORMATS, [torch.bfloat16], steps), ("auto", torch.float32, steps[1])]
 for kv_format, dtype, (new, splits) in kinds:
     storage = KVStorage(kv_format, 32, layers=1, kv_heads=2, head_dim=128, dtype=dtype, device=torch.device("cpu"))
     layer = storage.layers[0]

@@ -22,7 +22,7 @@ from lab.backends.gpu.dequantize import halves
 from lab.backends.gpu.paged_attention import attend
 from lab.backends.gpu.store_kv import store
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import FORMATS, KVStorage
+from lab.kv_cache.storage import KERNEL_FORMATS, KVStorage
 from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
@@ -105,7 +105,7 @@ class Case:
 
 
 @parametrize_pairwise(
-    kv_format=FORMATS, dtype=[torch.float32, torch.float16, torch.bfloat16], head_dim=[12, 64, 80, 128]
+    kv_format=KERNEL_FORMATS, dtype=[torch.float32, torch.float16, torch.bfloat16], head_dim=[12, 64, 80, 128]
 )
 def test_the_kernel_stores_what_the_reference_stores(kv_format, dtype, head_dim):
     """Large vectors and small ones, zeros, and numbers half-way between two steps: the same bits on a CPU."""
@@ -130,7 +130,7 @@ def test_the_kernel_stores_what_the_reference_stores(kv_format, dtype, head_dim)
         assert ((our.float() - their.float()).abs() <= step).all()
 
 
-@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("kv_format", KERNEL_FORMATS)
 def test_a_row_without_a_slot_is_not_written(kv_format):
     """Slot -1: the row pads a captured step. Not the last slot, nor what lies before the first."""
     ours, theirs = (poisoned(kv_format, 6, 2, 64, torch.float32).layers[0] for _ in range(2))
@@ -316,7 +316,7 @@ def test_how_many_splits_a_sequence_gets(monkeypatch):
     assert [attend_kernel._splits(8 * sequences, 4, 8192, 64, DEVICE) for sequences in (8, 32, 224)] == [8, 2, 1]
 
 
-@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("kv_format", KERNEL_FORMATS)
 def test_small_values_and_large_scores_keep_their_precision(kv_format):
     """float16 has no exponent to spare. A score of thousands is itself known to a few ten-thousandths."""
     assert Case(kv_format, [90, 17], [1, 4], dtype=torch.float16, size=1e-3).error() < 1
@@ -326,7 +326,7 @@ def test_small_values_and_large_scores_keep_their_precision(kv_format):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of the interpreter's
-@parametrize_pairwise(odd=[torch.nan, torch.inf, -torch.inf], kv_format=FORMATS)
+@parametrize_pairwise(odd=[torch.nan, torch.inf, -torch.inf], kv_format=KERNEL_FORMATS)
 def test_a_query_that_is_not_finite_is_noticed(kv_format, odd):
     """Also where it is multiplied as integers, which can be neither infinite nor NaN."""
     case = Case(kv_format, [40, 40], [1, 1], dtype=torch.float16)

@@ -21,7 +21,7 @@ from lab.backends.gpu.softmax import CHUNK, SHORTEST, softmax
 from lab.backends.gpu.store_kv import store
 from lab.backends.torch.sampler import sample
 from lab.backends.torch.torch_backend import TorchBackend
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from tests.pairwise import parametrize_pairwise
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")

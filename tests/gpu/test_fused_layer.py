@@ -17,7 +17,7 @@ from lab.backends.gpu.fused_layer import FusedLayer, fused, merge
 from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.backends.interface import KernelError
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
 from lab.trace.events import FellBack

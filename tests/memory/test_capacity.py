@@ -14,12 +14,16 @@ from lab.config import EngineConfig
 from lab.engine.memory_budget import Budget
 from lab.errors import ConfigError
 from lab.kv_cache.kv_cache import KVCache
+from lab.kv_cache.storage import FORMATS
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import MAX_GIB, WEIGHT_BITS, GiB, device_bytes
-from lab.memory.model_memory import known_models
+from lab.memory.model_memory import deployment_notices, find_model, known_models
 from lab.models.loader import WEIGHTS, load_model
+from tests.engine.test_recurrent import hybrid
+from tests.engine.test_windows import windowed
 
-FORMATS = ("auto", "int8", "int4")
+COARSER = ("auto", "int8", "int4")
+"""Each with fewer bytes than the one before."""
 
 
 @st.composite
@@ -30,7 +34,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
         shape=model.shape,
         parameters=model.parameters,
         weights=draw(st.sampled_from(list(WEIGHT_BITS))),
-        kv_dtype=draw(st.sampled_from(FORMATS)),
+        kv_dtype=draw(st.sampled_from(list(FORMATS))),
         memory=draw(st.integers(GiB, 400 * GiB)),
         set_aside=draw(st.floats(0, 0.9)),
         lengths=Lengths(draw(st.floats(1, longest)), longest),
@@ -43,7 +47,7 @@ def test_more_fits_with_more_memory_shorter_sequences_or_fewer_bits(
     deployment: Deployment, more: int, shorter: float
 ) -> None:
     assert deployment.sequences("paged") >= deployment.sequences("contiguous") >= 0
-    plain, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
+    plain, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in COARSER)
     larger, lengths = replace(deployment, memory=deployment.memory + more), deployment.lengths
     assert plain.token_bytes > int8.token_bytes > int4.token_bytes
     for policy in POLICIES:
@@ -71,6 +75,9 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama().token_bytes == 131_072
     assert llama(kv_dtype="int8").token_bytes == 32 * 8 * 2 * (128 + 4)
     assert llama(kv_dtype="int4").token_bytes == 32 * 8 * 2 * (64 + 4 * 2)
+    assert llama(kv_dtype="fp8").token_bytes == 32 * 8 * 2 * 128
+    assert llama(kv_dtype="fp8_per_token_head").token_bytes == 32 * 8 * 2 * (128 + 4)
+    assert llama(kv_dtype="int4_per_token_head").token_bytes == 32 * 8 * 2 * (64 + 2 * 2)
     assert llama(weights="float32").token_bytes == 2 * 131_072
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
@@ -123,8 +130,32 @@ def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> 
     assert granted == alone.num_blocks == 40
 
 
-@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)))
-def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: float, block_size: int) -> None:
+def test_a_hybrid_takes_what_the_engine_allocates_and_a_window_keeps_its_newest_tokens(tmp_path) -> None:
+    """Of a hybrid's three layers one keeps keys and values; of Gemma's three, two keep 9 tokens at most."""
+    hybrid().target.model.save_pretrained(tmp_path)
+    found, engine = find_model(tmp_path), hybrid()
+    both = {"weights": "float32", "lengths": Lengths(100, 320), "memory": GiB}
+    deployment = Deployment(shape=found.shape, parameters=found.parameters, state_bytes=found.state_bytes, **both)
+    assert deployment.token_bytes == engine.token_bytes(EngineConfig())
+    assert found.state_bytes == engine.target.recurrent.state_bytes > 0
+    assert deployment.sequence_bytes(100) == 100 * deployment.token_bytes + found.state_bytes
+    room = deployment.num_blocks * 16 * deployment.token_bytes
+    assert deployment.sequences("contiguous") == room // (320 * deployment.token_bytes + found.state_bytes)
+
+    windowed("gemma3_text").model.save_pretrained(tmp_path / "gemma")
+    gemma = find_model(tmp_path / "gemma")
+    deployment = Deployment(shape=gemma.shape, parameters=gemma.parameters, **both)
+    assert deployment.kept(100) == pytest.approx((9 + 100 + 9) / 3)
+    assert deployment.kept(5) == 5
+    assert deployment.blocks_per_sequence("contiguous") == pytest.approx((1 + 20 + 1) / 3)
+    assert sum(deployment.split("paged")) == pytest.approx(GiB)
+    assert any("2 of 3 layers need 9 tokens" in note for note in deployment_notices(gemma, deployment, str))
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)), st.integers(1, 4000))
+def test_mean_and_blocks_equal_the_sums_over_all_lengths(
+    longest: int, share: float, block_size: int, window: int
+) -> None:
     """Each length weighted with its probability."""
     mean = 1 + share * (longest - 1)
     lengths = Lengths(mean, longest)
@@ -137,6 +168,10 @@ def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: fl
     assert float(exactly.sum()) == pytest.approx(1)
     assert float((exactly * n).sum()) == pytest.approx(mean, rel=1e-6)
     assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
+    kept = n.clamp(max=window)
+    assert lengths.mean_within(window) == pytest.approx(float((exactly * kept).sum()), rel=1e-6)
+    blocks = float((exactly * (kept / block_size).ceil()).sum())
+    assert lengths.mean_blocks(block_size, window) == pytest.approx(blocks, rel=1e-6)
 
 
 NAN = float("nan")
@@ -148,7 +183,7 @@ NAN = float("nan")
         *((lambda it=it: llama(block_size=it), "block_size") for it in (16.5, 0)),
         *((lambda it=it: llama(parameters=it), "parameters") for it in (-5, 1e9, MAX_PARAMETERS + 1)),
         (lambda: llama(weights="int2"), "weights"),
-        (lambda: llama(kv_dtype="fp8"), "kv_dtype"),
+        (lambda: llama(kv_dtype="int2"), "kv_dtype"),
         *((lambda it=it: llama(memory=it), "memory") for it in (0, MAX_GIB * GiB + 1)),
         *((lambda it=it: llama(set_aside=it), "set aside") for it in (1.0, -0.1)),
         *((lambda it=it: Lengths(*it), "mean length") for it in ((0, 10), (11, 10), (NAN, 10))),

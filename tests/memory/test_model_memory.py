@@ -21,7 +21,7 @@ from transformers import (
     GPT2Config,
     GPTBigCodeConfig,
     LlamaConfig,
-    MistralConfig,
+    MambaConfig,
     MllamaConfig,
     MptConfig,
     Phi3Config,
@@ -138,7 +138,7 @@ def asked(monkeypatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("config", "word"),
     [
-        (MistralConfig(**SIZES, sliding_window=8), "sliding-window"),
+        (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent layers"),
         (DeepseekV3Config(num_hidden_layers=2), "latent attention"),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
@@ -186,7 +186,7 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how))
     monkeypatch.setattr(models, "unsupported_cache", lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
-    monkeypatch.setattr(models, "count_parameters", lambda config: 1)
+    monkeypatch.setattr(models, "without_weights", lambda config: torch.nn.Module())
     monkeypatch.setattr(models, "packed_parameters", lambda config, parameters: 1)
     if open_to_all:
         with pytest.raises(ModelLoadError, match="did not give the configuration"):

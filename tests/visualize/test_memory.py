@@ -17,6 +17,7 @@ from lab.errors import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.model_memory import ModelInfo, deployment_notices, known_models
 from lab.models.loader import ModelLoadError
+from lab.settings import KV_DTYPES
 from tests.waiting import until
 from visualize.charts import memory_charts as memory
 from visualize.memory_inputs import FORM, OTHER, MemoryInputs
@@ -52,7 +53,7 @@ def test_the_page_opens_with_an_answer() -> None:
 def test_every_choice_has_an_answer() -> None:
     models = [model for model in FORM["model"].options if model != OTHER]
     for model, (weights, kv_dtype) in itertools.product(
-        models, zip(FORM["weights"].options, [*FORM["kv_dtype"].options, "int4"], strict=True)
+        models, zip(itertools.cycle(FORM["weights"].options), FORM["kv_dtype"].options, strict=False)
     ):
         assert answer(model=model, weights=weights, kv_dtype=kv_dtype)["charts"]
     for gpu in FORM["gpu"].options:
@@ -230,7 +231,7 @@ def test_weights_that_do_not_fit_are_reported_and_drawn_past_the_end_of_the_devi
     [said] = deployment_notices(large, nothing, size)
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)
-    assert whole["charts"]["fit"]["columns"][0]["x"] == [0, 0, 0]
+    assert whole["charts"]["fit"]["columns"][0]["x"] == [0] * len(KV_DTYPES)
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
     assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
     split = whole["charts"]["split"]
@@ -242,7 +243,7 @@ def test_weights_that_do_not_fit_are_reported_and_drawn_past_the_end_of_the_devi
 
 def test_an_odd_head_size_has_no_int4() -> None:
     odd = replace(LLAMA, shape=replace(LLAMA.shape, head_dim=33))
-    assert list(in_every_format(MemoryInputs().deployment(odd))) == ["auto", "int8"]
+    assert list(in_every_format(MemoryInputs().deployment(odd))) == ["auto", "int8", "fp8", "fp8_per_token_head"]
     assert sheet(odd, MemoryInputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
     with pytest.raises(ConfigError, match="an odd number"):
         sheet(odd, MemoryInputs(kv_dtype="int4").deployment(odd), 1)
@@ -268,17 +269,21 @@ def test_axes_hold_what_is_drawn(inputs: MemoryInputs) -> None:
 def test_the_lines_are_bytes_by_length_and_the_bars_sequences_that_fit() -> None:
     chosen = MemoryInputs(kv_dtype="int8", longest=8192, mean=1000).deployment(LLAMA)
     others = in_every_format(chosen)
-    (line, native, int8, int4, marks), layout = memory.length_columns(chosen, others)
+    (line, native, int8, int4, *_, marks), layout = memory.length_columns(chosen, others)
     assert layout["yaxis.ticksuffix"] == " GiB"
     assert (native["x"][-1], native["y"][-1]) == (8192, 1.0)  # 8192 x 128 KiB
     assert line["y"] == int8["y"]
     assert native["y"][-1] > int8["y"][-1] > int4["y"][-1] > 0
+    scaled, _ = memory.length_columns(replace(chosen, kv_dtype="fp8_per_token_head"), others)
+    assert [one["text"][-1].strip() for one in scaled[1:-1]] == ["Auto", "", "INT4", "", "FP8 scaled", ""], (
+        "no name on another"
+    )
     assert marks == {"x": [1000, 8192], "y": [1000 / 8192 * int8["y"][-1], int8["y"][-1]], "text": ["mean", ""]}
     columns, _ = memory.fit_columns(chosen, others)
     for policy, column in zip(POLICIES, columns, strict=True):
         assert column["x"] == [other.sequences(policy) for other in others.values()]
         assert column["text"] == [f"{count:,}" for count in column["x"]]
-    assert columns[0]["y"] == ["Auto", "<b>INT8</b>", "INT4"]
+    assert columns[0]["y"][:3] == ["Auto", "<b>INT8</b>", "INT4"]
 
 
 def test_the_parts_of_a_device_add_up_to_it() -> None:

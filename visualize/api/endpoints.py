@@ -253,6 +253,7 @@ class Programs:
         deployment = Deployment(
             shape=found.shape,
             parameters=found.parameters,
+            state_bytes=found.state_bytes,
             weights=weights,
             kv_dtype=kv_dtype,
             memory=device_bytes(gpu, memory),

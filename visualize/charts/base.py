@@ -140,6 +140,16 @@ def short(value: float) -> float:
     return float(f"{value:.4g}")
 
 
+def with_room(ends: Mapping[str, float]) -> list[str]:
+    """The lines that have room for their names, by where they end: of several that end at nearly the same height, the
+    first."""
+    found: list[str] = []
+    for name, end in ends.items():
+        if all(abs(end - ends[other]) > 0.07 * max(ends.values()) for other in found):
+            found.append(name)
+    return found
+
+
 def nice_ceiling(value: float) -> float:
     """The next of 1, 1.5, 2, 3, 5, 7.5, 10, 15 ... at or above ``value``, so that an axis moves rarely."""
     if value <= 0:

@@ -13,11 +13,18 @@ from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
-from visualize.charts.base import Drawn, blank, legend, look
+from visualize.charts.base import Drawn, blank, legend, look, with_room
 from visualize.format_numbers import digits
 from visualize.states import OWN
 
-DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
+DASHES = {
+    "auto": "solid",
+    "int8": "dash",
+    "int4": "dot",
+    "fp8": "longdash",
+    "fp8_per_token_head": "dashdot",
+    "int4_per_token_head": "longdashdot",
+}
 PARTS = {"weights": "weights", "set_aside": "reserved", "tokens": "tokens", "vain": "wasted", "unused": "unused"}
 """``MemorySplit`` in words, in the order in which the parts are stacked."""
 UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
@@ -73,7 +80,7 @@ def length_figure(dark: bool = False) -> go.Figure:
     return blank(
         [chosen, *lines, marks],
         dark,
-        margin={"l": 62, "r": 50, "t": 6, "b": 26},
+        margin={"l": 62, "r": 74, "t": 6, "b": 26},
         xaxis={"range": [0, 1], "nticks": 4, "tickformat": ",d", "tickangle": 0, "showgrid": False},
         yaxis={"range": [0, 1], "nticks": 5},
     )
@@ -82,20 +89,24 @@ def length_figure(dark: bool = False) -> go.Figure:
 def length_columns(chosen: Deployment, others: Others) -> Drawn:
     """KiB, MiB or GiB of one sequence against tokens, and the axes."""
     longest, mean = chosen.lengths.longest, chosen.lengths.mean
-    name, scale = unit(longest * max(other.token_bytes for other in others.values()))
+    most = max(other.sequence_bytes(longest) for other in others.values())
+    name, scale = unit(most)
     x = [round(longest * i / POINTS) for i in range(POINTS + 1)]
 
     def line(deployment: Deployment, text: str) -> dict[str, list[Any]]:
-        y = [tokens * deployment.token_bytes / scale for tokens in x]
+        y = [deployment.sequence_bytes(tokens) / scale for tokens in x]
         return {"x": x, "y": y, "text": [""] * POINTS + [f"\u2002{text}"]}  # beside the mark of the longest
 
-    lines = [line(others[key], KV_DTYPES[key]) if key in others else {"x": [], "y": []} for key in DASHES]
+    ends = {chosen.kv_dtype: chosen.token_bytes} | {key: other.token_bytes for key, other in others.items()}
+    named = with_room(ends)
+    names = {key: KV_DTYPES[key] if key in named else "" for key in DASHES}
+    lines = [line(others[key], names[key]) if key in others else {"x": [], "y": []} for key in DASHES]
     marks = {
         "x": [mean, longest],
-        "y": [tokens * chosen.token_bytes / scale for tokens in (mean, longest)],
+        "y": [chosen.sequence_bytes(tokens) / scale for tokens in (mean, longest)],
         "text": ["mean", ""],
     }
-    top = 1.12 * longest * max(other.token_bytes for other in others.values()) / scale
+    top = 1.12 * most / scale
     return [line(chosen, ""), *lines, marks], {
         "xaxis.range": [0, longest],
         "yaxis.range": [0, top],
@@ -121,7 +132,7 @@ def fit_figure(dark: bool = False) -> go.Figure:
             marker=markers[policy],
             textposition="outside",
             constraintext="none",
-            textfont={"color": colours.ink, "size": 12},
+            textfont={"color": colours.ink, "size": 10},
             cliponaxis=False,
             hovertemplate=f"%{{y}}, {policy}: %{{customdata}}<extra></extra>",
         )
@@ -131,8 +142,8 @@ def fit_figure(dark: bool = False) -> go.Figure:
         bars,
         dark,
         barmode="group",
-        bargap=0.3,
-        margin={"l": 56, "r": 10, "t": 6, "b": 46},
+        bargap=0,
+        margin={"l": 100, "r": 10, "t": 2, "b": 42},
         showlegend=True,
         legend=legend(dark, y=-0.13, yanchor="top"),
         xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},

@@ -73,8 +73,8 @@ def layout(step: int) -> dict[str, Any]:
 
 
 def caption(sequences: int) -> str:
-    """The meaning of a column, given how many requests share a forward pass."""
-    return "one column per target forward pass" if sequences == 1 else f"a forward pass, shared by {sequences} requests"
+    """How many requests share the latest column's forward pass, if several."""
+    return "" if sequences == 1 else f"passes shared by {sequences} requests"
 
 
 def rows(gamma: int) -> dict[str, Any]:

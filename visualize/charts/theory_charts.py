@@ -18,7 +18,7 @@ from lab.measure.interval import share_interval
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speedup
 from lab.settings import KV_DTYPES
-from visualize.charts.base import Drawn, axis_title, blank, legend, look, nice_ceiling, words
+from visualize.charts.base import Drawn, axis_title, blank, legend, look, nice_ceiling, with_room, words
 from visualize.charts.rounds_chart import LABELS
 from visualize.charts.timing_chart import PARTS, part_colours
 from visualize.format_numbers import byte_unit, digits
@@ -313,8 +313,9 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
     most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1000)
     scale, unit = byte_unit(most)
     curves = Curves()
+    named = with_room(token_bytes)
     for name, each in token_bytes.items():
-        curves.add([0, longest], [0, longest * each / scale], KV_DTYPES[name])
+        curves.add([0, longest], [0, longest * each / scale], KV_DTYPES[name] if name in named else "")
     held = [size / scale for _, size in used.values()]
     said = [f"{digits(size)} {unit}" for size in held]
     places = marks(used, (tokens for tokens, _ in used.values()), held, customdata=said)

@@ -48,6 +48,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.models.loader import EMBEDDED_TARGET
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -206,7 +207,9 @@ class Reducer(Fold):
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:
-            self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
+            idle = run.target == EMBEDDED_TARGET and run.device != "cpu"
+            small = ", which so small a model hardly uses" if idle else ""
+            self._narrator.note(f"recorded on {visible(run.hardware or run.device)}{small}")
         gamma = run.config["num_speculative_tokens"] if speculative != "off" else 0
         for note in run.notes:
             self._narrator.note(visible(note))

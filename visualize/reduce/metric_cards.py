@@ -187,7 +187,7 @@ READOUTS = (
     ),
     Readout(
         "rollback",
-        "State rollback",
+        "Rollback",
         "Mean time to bring the recurrent layers' state back before the rejected draft tokens.",
         _rollback,
         always=False,

@@ -128,14 +128,16 @@ function short(name, value) {
 const kept = (name, value) => (value === KEPT ? (stored(key(name), "sessionStorage") ?? "") : value);
 
 /** Write the controls' values into the address, except defaults; an emptied number is one, except where it
-    ``mayBeEmpty``. If they changed, it loses its run, step, token and instant, which belong to other settings. Nothing
+    ``mayBeEmpty``. Names that are neither theirs nor match ``others`` are dropped. If they changed, it loses its run, step, token and instant, which belong to other settings. Nothing
     is written until the controls are set as the link says. */
-function link(names, defaults, mayBeEmpty, values) {
+function link(names, defaults, mayBeEmpty, others, values) {
   if (!body.dataset.ready) return;
   const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
   const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
   const said = names.map((name, i) => [name, short(name, plain(meant(name, values[i]))), plain(defaults[name])]);
   const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
+  const known = new RegExp(`^(${[...names, others].join("|")})$`);
+  change(Object.fromEntries([...query.keys()].filter((name) => !known.test(name)).map((name) => [name, null])));
   change(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
   if (!same) change(Object.fromEntries(OF_RUN.map((name) => [name, null])));
   writeSoon();

@@ -36,6 +36,7 @@ export function plotted(plot, traces, layout, words) {
   plot.firstElementChild.ariaHidden = "true";
   plot.ariaDescription = words;
   offerChart(plot);
+  sized.observe(plot);
 }
 
 /** How many squares there are of each kind. */
@@ -110,7 +111,10 @@ export function fitSquares(plot, { margin, xaxis, yaxis }, squares, fleeting = f
 
 /** A panel may change its size when its surroundings do; Plotly watches only the window. */
 const sized = new ResizeObserver((seen) => {
-  for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
+  for (const { target, contentRect } of seen) {
+    const drawn = target.offsetParent && target._fullLayout;
+    if (drawn && Math.hypot(contentRect.width - drawn.width, contentRect.height - drawn.height) > 1) Plotly.Plots.resize(target);
+  }
 });
 
 const GREY = "#8d96a5";
@@ -151,7 +155,6 @@ export function drawChart(element, shells, name, { columns, layout: own, shell: 
   if (squares.length) fitSquares(plot, axes, squares);
   const all = reference ? [...behind(shell, reference), ...data] : data;
   plotted(plot, all, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
-  sized.observe(plot);
 }
 
 /** Keep a page's charts by name: ``show`` draws what has changed with the next animation frame, and ``draw`` all, as when

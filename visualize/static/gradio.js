@@ -1,6 +1,19 @@
 // Gradio's controls, mended.
 
-import { whenReady } from "./dom.js";
+import { make, whenReady } from "./dom.js";
+
+/** Say what was refused beside the first field that its first sentence names, by its label or by what it contains. */
+export function besideField(problem) {
+  for (const said of document.querySelectorAll("#settings .block > .problem")) said.remove();
+  const [first] = problem.toLowerCase().split(/\.\s/);
+  const placeIn = (block) => {
+    const label = block.querySelector("[data-testid=block-info]")?.textContent.trim().toLowerCase();
+    const text = block.querySelector("input:not([type]), input[type=text], textarea")?.value.trim().toLowerCase();
+    return block.checkVisibility() && !block.querySelector(".block") ? Math.max(first.indexOf(label || " \n"), first.indexOf(text || " \n")) : -1;
+  };
+  const named = [...document.querySelectorAll("#settings .block")].map((block) => [placeIn(block), block]).filter(([place]) => place >= 0);
+  named.sort(([one], [other]) => one - other)[0]?.[1].append(make("p", "problem", problem));
+}
 
 /** Fix what Gradio (6.31) leaves out of its controls, and what it leaves running. */
 export function fixGradio() {
@@ -42,11 +55,21 @@ export function fixGradio() {
     }
   }
   whenReady(() => {
+    for (const input of document.querySelectorAll("input[type=file]")) input.accept = ".json"; // another is refused by the page, not by Gradio
     const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
     if (!settings) return;
     name();
     new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class", "aria-label"] });
   });
+
+  // Gradio puts a number that is typed within its slider's bounds, and does not say so.
+  document.addEventListener("blur", ({ target }) => {
+    const block = target.matches?.("#settings .tab-like-container input") && target.closest(".block");
+    if (!block) return;
+    const { value, min, max, validity } = target;
+    besideField("");
+    if (validity.rangeUnderflow || validity.rangeOverflow) block.append(make("p", { className: "problem", role: "alert" }, `${value} is outside ${min} to ${max}.`));
+  }, true);
 
   // Bring an accordion that was opened into view.
   document.addEventListener("click", ({ target }) => {

@@ -61,7 +61,11 @@ export function mount(element, gradio, { terms, links = {} }) {
   window.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
-      if (!event.repeat) keyed("#run", "Control+Enter")?.click(); // held down, it would begin a run after every run
+      if (event.repeat) return; // held down, it would begin a run after every run
+      const field = document.activeElement;
+      const typed = field.matches("input[type=number]"); // its number counts once the focus has left it
+      if (typed) field.blur();
+      setTimeout(() => (typed && field.focus(), keyed("#run", "Control+Enter")?.click()), typed ? 50 : 0);
     } else if (event.key === "Escape") {
       hideMeaning();
       if (event.isTrusted && body.matches(STOPPABLE) && !listOpen) stop()?.click();

@@ -34,12 +34,15 @@ export function addHelp(opener, about, links, glossary) {
   const said = make("p", "about", "What each setting does, how everything was measured and how to run your own server is in README.md and docs/ of this program (Apache-2.0).");
   said.append(...Object.entries(links).flatMap(([name, href]) => [" ", make("a", { href }, name)]));
   const setting = make("p", { className: "setting", hidden: true });
-  dialog.append(setting, make("h2", "", "Decode Lab"), make("p", "", about), keys, make("h2", "", "About"), said, make("div", "", tour, close));
+  const computes = make("p");
+  dialog.append(setting, make("h2", "", "Decode Lab"), make("p", "", about), computes, keys, make("h2", "", "About"), said, make("div", "", tour, close));
   document.body.append(dialog);
   opener.onclick = () => {
     const { name, about, link } = glossary.setting() ?? {};
     setting.hidden = !name;
     if (name) setting.replaceChildren(make("b", "", name), ` ${about} `, link);
+    const device = document.querySelector("#device").textContent;
+    computes.textContent = device && `Shown: ${device}.`;
     dialog.showModal();
   };
 

@@ -7,7 +7,7 @@ import { quoted, tallyOf } from "./round_words.js";
 import { number, promptToken } from "./token_text.js";
 
 const CONTEXT = 80; // characters of the text that are shown before the round
-const BLOCK = 262; // pixels of a cache block in the lane
+const [SLOT, AROUND, NAME] = [15, 14, 72]; // pixels of the lane: a slot, what is around a block's, and the lane's name less a gap
 
 /** ``root``: film.html. ``states``: glyph and word of each state (visualize/states.py). ``pointed(position)``: the token of
     a slot is pointed at, or none (null). */
@@ -20,7 +20,7 @@ export class RoundFilm {
     this.lane.addEventListener("pointerover", ({ target }) => pointed(target.dataset.position ? Number(target.dataset.position) : null));
     this.lane.addEventListener("pointerleave", () => pointed(null));
     this.laid = null; // the frame whose cards are there
-    this.room = null; // blocks that the lane has room for, once the page is laid out
+    this.room = null; // pixels that the lane has for blocks, once the page is laid out
     new ResizeObserver(() => (this.room = null)).observe(this.lane.parentElement);
   }
 
@@ -107,8 +107,8 @@ export class RoundFilm {
 
   /** The last blocks of the sequence's table that there is room for, each with its slots. */
   #drawLane({ round }, table, { block_size: size }, wordAt, before, seen) {
-    this.room ??= Math.max(1, Math.floor(this.lane.parentElement.clientWidth / BLOCK));
-    const first = Math.max(0, table.length - this.room);
+    this.room ??= this.lane.parentElement.clientWidth - NAME;
+    const first = Math.max(0, table.length - Math.max(1, Math.floor(this.room / (size * SLOT + AROUND))));
     const shown = table.slice(first);
     while (this.lane.children.length > shown.length) this.lane.lastChild.remove();
     while (this.lane.children.length < shown.length) this.lane.append(block(size));

@@ -53,7 +53,7 @@ export function mount(element, gradio, setup) {
   stage.beLed();
 
   function drawOwn(picture) {
-    $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
+    $(".stage").classList.toggle("undrafted", picture.head.config.speculative === "off");
     drawAgainst(picture.head.config.speculative !== "off");
     $(".opening").hidden = !stage.opening;
     if (stage.opening) $(".opening [data-start=compare]").href = stage.run.against;

@@ -7,6 +7,7 @@ import { addSentences } from "./announce.js";
 import { BlockGrid } from "./block_grid.js";
 import { onLook } from "./chart_panel.js";
 import { body, closeOutside, download, fillReadout, gently, make, narrow, readout, within, write } from "./dom.js";
+import { besideField } from "./gradio.js";
 import { addPlayer } from "./player.js";
 import { UNREACHED, openChannel } from "./sse.js";
 import { addCharts } from "./stage_charts.js";
@@ -54,6 +55,7 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
       presenter's, or another setting's. */
   function begin(id) {
     stage.run = { id, running: true, own: !stage.led };
+    besideField("");
     stage.unasked = false;
     $(".stage").dataset.run = id;
     const before = Boolean(stage.picture.frame);
@@ -134,8 +136,11 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
       stage.hush(0); // what follows is said at once
     }
     if (record.problem || record.stopped) {
+      const before = record.problem && $(".stage").matches(".waits"); // what is shown is no answer: it stays pale
       over();
-      sayNow(record.problem ?? record.stopped, Boolean(record.problem));
+      $(".stage").classList.toggle("waits", Boolean(before));
+      sayNow(`${record.problem ?? record.stopped}${before ? " Pale parts are from before." : ""}`, Boolean(record.problem));
+      if (record.problem) besideField(record.problem);
     }
     if (record.cut) endEarly();
     if (record.seq === undefined) return;
@@ -160,7 +165,7 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
     charts.forEach((name) => stage.dirty.add(name));
     const device = document.querySelector("#device");
     if (device) {
-      const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
+      const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`;
       const where = head.recorded ? [] : [`measured on ${head.accelerator}`]; // else the notice says where it was recorded
       device.textContent = device.title = [...where, head.dtype, models].join(" · ");
     }

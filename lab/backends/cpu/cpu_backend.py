@@ -22,7 +22,7 @@ from lab.backends.interface import (
 from lab.backends.torch.torch_backend import Sample, TorchBackend
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel, Taps
 
 

@@ -16,7 +16,7 @@ from lab.backends.cpu.structs import DFlashStruct, Eagle3Struct, Layer, ModelStr
 from lab.backends.interface import DraftTokens, HeadBackend, NewTokens
 from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead, target_logits
 from lab.config import SamplingParams
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.state_head import StateHead

@@ -8,7 +8,7 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 
 import torch
 
-from lab.kv_cache.formats import KVStorage, parts
+from lab.kv_cache.storage import KVStorage, parts
 
 FORMATS = ("plain", "int8", "int4")
 

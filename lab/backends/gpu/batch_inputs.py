@@ -13,7 +13,7 @@ import torch
 
 from lab.backends.gpu.paged_attention import attend_by_kernels
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 
 
 class Packed(NamedTuple):

@@ -22,7 +22,7 @@ import torch
 
 from lab.backends.gpu.batch_inputs import Layout
 from lab.backends.gpu.paged_attention import SHORTEST_CONTEXT
-from lab.kv_cache.formats import KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import CAPTURING, is_out_of_memory
 from lab.util.messages import error_summary

@@ -19,8 +19,8 @@ from lab.backends.torch.sampler import sample
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.config import EngineConfig, SamplingParams
 from lab.kv_cache.attention_metadata import SdpaChoice
-from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.kv_cache import KVCache
+from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel, Taps
 from lab.trace.events import Part
 from lab.util.device_copy import joined

@@ -31,7 +31,7 @@ from lab.backends.gpu import store_kv
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
 from lab.backends.gpu.launching import early, launching, let_next_begin, multiplied_in, wait_for_previous
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import LayerStorage, parts
+from lab.kv_cache.storage import LayerStorage, parts
 
 SHORTEST_CONTEXT = 512
 """Tokens of context that a launch is made for at least."""

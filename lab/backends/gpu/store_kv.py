@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from lab.backends.gpu.launching import early, let_next_begin, wait_for_previous
-from lab.kv_cache.formats import LayerStorage, parts
+from lab.kv_cache.storage import LayerStorage, parts
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 ROUND_INT4_SCALE_UP = tl.constexpr(1 + 2**-8)

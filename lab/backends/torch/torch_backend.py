@@ -16,8 +16,8 @@ from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable, side_by_side
-from lab.kv_cache.formats import KVStorage
 from lab.kv_cache.recurrent_state import RecurrentState
+from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel, Taps

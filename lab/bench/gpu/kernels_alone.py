@@ -14,7 +14,7 @@ from lab.backends.choose import choose_kernels
 from lab.bench.gpu.random_models import LLAMA_1B, LLAMA_8B, TINY_TARGET
 from lab.bench.gpu.sheet import Sheet, clean_up, layer_seconds, layers_to_rotate
 from lab.kv_cache.attention_metadata import BlockPlan
-from lab.kv_cache.formats import KVStorage, bytes_per_token
+from lab.kv_cache.storage import KVStorage, bytes_per_token
 from lab.models.model_shape import ModelShape
 from lab.util.device_memory import free_bytes
 

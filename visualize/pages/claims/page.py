@@ -9,11 +9,10 @@ import gradio as gr
 
 from visualize import page_header as header
 from visualize.forms import component
-from visualize.gradio_events import QUIET, REPEATED, follow, ready, stops, warn
+from visualize.gradio_events import QUIET, REPEATED, follow, linked, ready, stops
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.claims.checks import Checks, opened, setup
-from visualize.text import as_line
 
 
 def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
@@ -29,10 +28,4 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     view = component("pages/claims/page", setup() | {"server": uuid.uuid4().hex}, elem_id="claims")
     view.submit(check, None, view, **REPEATED)
     stops(pages, view.stop, tasks)
-    ready(pages.load(_opened, outputs=view, **QUIET))
-
-
-def _opened(request: gr.Request) -> str:
-    record, notices = opened(request.query_params)
-    warn(notices)
-    return as_line(record)
+    ready(pages.load(linked(opened), outputs=view, **QUIET))

@@ -91,7 +91,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
-        reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
+        reopen = gr.UploadButton("Open", elem_id="open")
         gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
     def about_models(*values: Any) -> list[Any]:

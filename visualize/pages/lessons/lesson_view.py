@@ -24,7 +24,7 @@ PREDICT = {
     "kept": "Prediction saved. Press Run.",
     "next": "#run",
 }
-CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
+CHECK = {"title": "4 · Check", "does": "Check", "unanswered": "Answer it first."}
 KEPT = "decode-lab-course"
 """Where the browser keeps the learner's progress."""
 ENDED = re.compile(r"(?<!\$)\$([^$\n]+)\$([.,;:])")
@@ -61,7 +61,7 @@ def explained(lesson: Lesson, learner: Learner) -> str:
     if not learner.figures:
         return ""
     where = f"*Here: {reference().label}, recorded.*\n\n" if learner.recorded else ""
-    return f"## 4 · Explain\n\n{where}{held(lesson.explain.fill(learner.figures))}"
+    return f"## Explain\n\n{where}{held(lesson.explain.fill(learner.figures))}"
 
 
 def watched(lesson: Lesson) -> str:

@@ -43,6 +43,7 @@ from visualize.pages.lessons.observation import LessonViews
 from visualize.reduce.frames import recorded
 from visualize.states import as_json
 from visualize.text import as_line
+from visualize.url_settings import Form
 
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
 BROWSER_KEEPS = f"""() => {{
@@ -113,7 +114,7 @@ class _Actions:
     def opened(self, request: gr.Request, kept: str, runs: str) -> list[Any]:
         """The lesson that the address names, as the learner of this browser left it."""
         number, notice = sheet.number_of(request.query_params)
-        warn(filter(None, [notice]))
+        warn([*filter(None, [notice]), *Form(()).read(request.query_params)[1]])
         lesson = course()[number]
         learner = restored(lesson, kept)
         look = self._observed(request, lesson, learner, remembered(lesson, learner, runs))

@@ -84,7 +84,8 @@ export function mount(element, gradio, setup) {
       input.onclick(); // answers with the current position, as a click does
     };
     show();
-    if (mark) track.append(make("i", { className: "right", title: mark.found, style: `--at: ${mark.right}` }, "◆"));
+    if (mark) track.append(make("i", { className: "right", style: `--at: ${mark.right}` }, "◆"));
+    if (mark) slider.querySelector(".ends").firstChild.after(make("span", "found", `◆ ${mark.found}`));
     return [slider, () => (chosen ? stops[input.value][0] : null)];
   }
 

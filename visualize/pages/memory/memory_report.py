@@ -69,11 +69,16 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
     times = f", ×{digits(paged / contiguous)}" if contiguous else ""
     rows = [
-        ("KV per token", size(token), "", "Keys, values and scales of one token, in all layers."),
-        ("mean sequence", size(lengths.mean * token), f"longest {size(lengths.longest * token)}", "KV of a sequence."),
+        ("KV per token", size(token), "", "Keys, values and scales of one token, in all layers that keep it."),
+        (
+            "mean sequence",
+            size(chosen.mean_bytes),
+            f"longest {size(chosen.sequence_bytes(lengths.longest))}",
+            "KV of a sequence, and its recurrent state if it has one.",
+        ),
         (
             f"batch of {batch:,}",
-            size(batch * lengths.mean * token),
+            size(batch * chosen.mean_bytes),
             "",
             "KV of a batch of sequences of the mean length.",
         ),
@@ -114,7 +119,12 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
             f"({'table' if shape.tied else 'table and head'} × {TABLE_BITS} + other parameters × bits) / 8",
             f"({tables:,} × {TABLE_BITS} + {rest:,} × {bits}) / 8",
         )
+    state = (" + recurrent state", f" + {chosen.state_bytes:,}") if chosen.state_bytes else ("", "")
     reserved, filled = (chosen.blocks_per_sequence(policy) for policy in ("contiguous", "paged"))
+    kept = "mean length" if chosen.mean_kept == lengths.mean else "tokens kept, mean over layers"
+    longest = f"{chosen.num_blocks:,} / {reserved:,.10g}"
+    if chosen.kept(lengths.longest) == lengths.longest and not chosen.state_bytes:
+        longest = f"{chosen.num_blocks:,} / ⌈{lengths.longest:,} / {block_size}⌉ = {longest}"
     rows = [
         (
             "vector",
@@ -124,17 +134,17 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ),
         (
             "token",
-            "layers × KV heads × 2 (key, value) × vector",
-            f"{shape.layers} × {shape.kv_heads} × 2 × {sum(vector)}",
+            "layers with attention × KV heads × 2 (key, value) × vector",
+            f"{sum(shape.kv_layers.values())} × {shape.kv_heads} × 2 × {sum(vector)}",
             f"{token:,} B = {size(token)}",
         ),
-        ("sequence", "mean length × token", f"{lengths.mean:,.10g} × {token:,}", size(lengths.mean * token)),
         (
-            "batch",
-            "sequences × sequence",
-            f"{batch:,} × {size(lengths.mean * token)}",
-            size(batch * lengths.mean * token),
+            "sequence",
+            f"{kept} × token{state[0]}",
+            f"{chosen.mean_kept:,.10g} × {token:,}{state[1]}",
+            size(chosen.mean_bytes),
         ),
+        ("batch", "sequences × sequence", f"{batch:,} × {size(chosen.mean_bytes)}", size(batch * chosen.mean_bytes)),
         ("weights", *weights, size(chosen.weight_bytes)),
         (
             "left for KV",
@@ -151,7 +161,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         (
             "contiguous",
             "blocks / blocks of the longest",
-            f"{chosen.num_blocks:,} / ⌈{lengths.longest:,} / {block_size}⌉ = {chosen.num_blocks:,} / {reserved:,}",
+            longest,
             f"{chosen.sequences('contiguous'):,}",
         ),
         (

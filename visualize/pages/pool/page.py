@@ -113,7 +113,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
-                reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
+                reopen = gr.UploadButton("Open", elem_id="open")
         with gr.Column(elem_id="view"):
             setup = {"shells": shells(CHARTS, start=True), "rolling": [], "readouts": labels(READOUTS)}
             view = component("pages/pool/page", setup, value=opening(), server_functions=[take_away], elem_id="crowd")

@@ -141,10 +141,8 @@ class BatchReducer(Fold):
         }
 
     def _compared(self) -> str:
-        if not (self._asked and self._before):
+        if not (self._asked and self._before and self._alike):
             return ""
-        if not self._alike:
-            return "Different workload, so no comparison with the previous run."
         was = self._before.asked.settings
         return since(
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]

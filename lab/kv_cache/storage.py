@@ -1,0 +1,69 @@
+"""The slots of a model in the format that is asked for, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from lab.config import KVFormat
+from lab.kv_cache.float8 import Float8HeadLayer, Float8Layer
+from lab.kv_cache.formats import Int4Layer, Int8Layer, PlainLayer, QuantisedLayer
+from lab.kv_cache.rotated import RotatedInt4Layer
+
+LayerStorage = PlainLayer | QuantisedLayer
+FORMATS: dict[KVFormat, type[LayerStorage]] = {
+    "auto": PlainLayer,
+    "int8": Int8Layer,
+    "int4": Int4Layer,
+    "fp8": Float8Layer,
+    "fp8_per_token_head": Float8HeadLayer,
+    "int4_per_token_head": RotatedInt4Layer,
+}
+KERNEL_FORMATS: tuple[KVFormat, ...] = ("auto", "int8", "int4")
+"""What the kernels in C and of Triton read and write (``parts``). Torch computes the others."""
+
+
+def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
+
+    Plain storage has no scales; the numbers stand in for them and are never read as such.
+    """
+    if isinstance(layer, PlainLayer):
+        return "plain", layer.tensors * 2
+    numbers, scales = layer.tensors
+    return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
+
+
+class KVStorage:
+    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
+
+    def __init__(
+        self,
+        kv_format: KVFormat,
+        slots: int,
+        *,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | Sequence[torch.device | None],
+    ) -> None:
+        form = FORMATS[kv_format]
+        devices = [device] * layers if isinstance(device, torch.device) else device
+        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where) for where in devices]
+
+    def slot_bytes(self, layers: int) -> int:
+        """Bytes of one slot in the first ``layers`` layers."""
+        return sum(tensor[0].nbytes for layer in self.layers[:layers] if layer for tensor in layer.tensors)
+
+    def copy(self, source: slice, destination: slice) -> None:
+        """Copy a run of slots onto another of equal length, as they are stored."""
+        for layer in filter(None, self.layers):
+            for tensor in layer.tensors:
+                tensor[destination] = tensor[source]
+
+
+def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
+    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))
