@@ -230,12 +230,18 @@ def gamma_by_batch_size() -> list[str]:
 def kv_formats() -> list[str]:
     found = record("kv-error-cpu")
     columns = "{kv_dtype}", "{bytes_per_token:,}", "{key_error:.2%}", "{value_error:.2%}", "{perplexity:.2f}"
+    ratio = "{perplexity_ratio[low]:.4f} to {perplexity_ratio[high]:.4f}"
+    speeds = (
+        f"×{{{ratio}[value]:.2f}} ({{{ratio}[low]:.2f}} to {{{ratio}[high]:.2f}})"
+        for ratio in ("speed[default][ratio]", "speed[reference][ratio]")
+    )
     return [
         f"Over {found['scored_tokens']:,} tokens:",
         "",
         *table(
-            "format | bytes per token | error of keys | of values | perplexity | KL to native, nats",
-            cells(found["formats"], *columns, "{kl[value]:.2g}"),
+            "format | bytes per token | error of keys | of values | perplexity | of native | KL to native, nats | "
+            "decode speed | by torch",
+            cells(found["formats"], *columns, ratio, "{kl[value]:.2g} ({kl[low]:.2g} to {kl[high]:.2g})", *speeds),
         ),
     ]
 

@@ -1,4 +1,5 @@
-"""The course in a terminal: ``python -m lessons run 8`` runs a lesson's code, ``exercise 3`` writes an exercise."""
+"""The course in a terminal: ``python -m lessons run 8`` runs a lesson's code, ``exercise 3`` writes an exercise,
+``capstone chat`` grades settings of a server."""
 
 from __future__ import annotations
 
@@ -10,10 +11,21 @@ from lab.cli.arguments import Parser, path
 from lab.errors import LabError
 from lab.util.stdio import print_notes, print_utf8
 
+CHOICES = {
+    "kv_dtype": str,
+    "gpu_memory_utilization": float,
+    "max_num_seqs": int,
+    "max_num_batched_tokens": int,
+    "enable_prefix_caching": bool,
+    "speculative": str,
+    "num_speculative_tokens": int,
+}
+"""What the capstone lets choose (``lessons.capstone.cases.Choices``)."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Carry out a command. Returns 0, 1 (a hidden test failed) or 2 (an error that the user can fix)."""
-    parser = Parser(prog="python -m lessons", description="A lesson's code, and exercises.")
+    parser = Parser(prog="python -m lessons", description="A lesson's code, exercises, and the capstone.")
     commands = parser.add_subparsers(dest="command", required=True)
     about = "write an exercise's starter file into this folder, or check yours; without a number, list the exercises"
     command = commands.add_parser("exercise", help=about, description=about)
@@ -21,21 +33,48 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--check", type=path, metavar="FILE", help="run the hidden tests on this file")
     about = "run the code of a lesson"
     commands.add_parser("run", help=about, description=about).add_argument("number", type=int, help="of the lesson")
+    about = "choose a server's settings for a case, simulated and graded; without a case, list the cases"
+    command = commands.add_parser("capstone", help=about, description=about)
+    command.add_argument("case", nargs="?", help="chat, agents or batch")
+    for name, kind in CHOICES.items():
+        more = {"action": "store_true"} if kind is bool else {"type": kind}
+        command.add_argument(f"--{name.replace('_', '-')}", default=argparse.SUPPRESS, **more)
     options = parser.parse_args(arguments)
     print_utf8()
     try:
-        return _run(options.number) if options.command == "run" else _exercise(options)
+        return {"run": _run, "exercise": _exercise, "capstone": _capstone}[options.command](options)
     except LabError as error:
         print_notes([f"{parser.prog} {options.command}: {error}"])
         return 2
 
 
-def _run(number: int) -> int:
+def _capstone(options: argparse.Namespace) -> int:
+    from lessons.capstone.cases import ASSUMED, CASES, Choices, attempt  # torch takes seconds
+
+    if options.case not in CASES:
+        for name, case in CASES.items():
+            print(f"{name}: {case.title}. {case.about}")
+        if options.case:
+            raise LabError(f"There is no case {options.case!r}. There are {', '.join(CASES)}.")
+        return 0
+    case = CASES[options.case]
+    chosen = Choices(**{name: value for name, value in vars(options).items() if name in CHOICES})
+    graded = attempt(case, chosen)
+    print(f"{case.title}. {case.about}\n{case.given}\n")
+    for mark in graded.marks:
+        print(f"{'✓' if mark.passed else '✗'} {mark.name}: {mark.found} ({mark.wanted}). {mark.limited}".rstrip())
+    for part in filter(None, (graded.figures, ASSUMED, graded.command)):
+        print(f"\n{part}")
+    return 0 if graded.passed else 1
+
+
+def _run(options: argparse.Namespace) -> int:
     from transformers.utils import logging
 
     from lessons.course import course
 
     logging.disable_progress_bar()
+    number = options.number
     lesson = course().get(number)
     if lesson is None or lesson.front.beyond is None:
         raise LabError(f"There is no code of a lesson {number}. There are lessons 1 to {len(course())}.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
+from typing import Any
 
+from lab.settings import KV_DTYPES
 from lab.trace.run import Run, RunFileError
 from visualize.reduce.settings_text import in_short
 from visualize.text import visible
@@ -45,12 +47,39 @@ def kv_error(kv_dtype: str) -> str:
     """The error of a KV format, in a sentence; empty for the model's own, and where there is no record."""
     if kv_dtype == "auto" or not KV_ERROR.exists():
         return ""
-    rows = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
-    row = next((row for row in rows if row["kv_dtype"] == kv_dtype), None)
-    if row is None:
-        return ""
+    row = next(row for row in _kv_record()["formats"] if row["kv_dtype"] == kv_dtype)
     fewer = 1 - 1 / row["perplexity_ratio"]["value"]  # perplexity is 1 / the mean probability of a text's tokens
-    return f"Right tokens {fewer:.2%} less likely (on a CPU)."
+    speed = row["speed"]["default"]["ratio"]
+    slower = f", {1 / speed['value']:.0f} times slower" if speed["high"] < 0.5 else ""
+    return f"Right tokens {fewer:.2%} less likely{slower} (on a CPU)."
+
+
+def kv_quality() -> list[list[str]]:
+    """All KV formats on one ruler, a row each: name, bytes per token, and, each with its interval, the change of
+    perplexity, KL and decode speed. Empty where there is no record."""
+    if not KV_ERROR.exists():
+        return []
+    return [
+        [
+            KV_DTYPES[row["kv_dtype"]],
+            f"{row['bytes_per_token']:,}",
+            _within({end: 100 * (value - 1) for end, value in row["perplexity_ratio"].items()}, "{:+.2f}%"),
+            _within(row["kl"], "{:.2g}"),
+            _within(row["speed"]["default"]["ratio"], "×{:.2f}"),
+            _within(row["speed"]["reference"]["ratio"], "×{:.2f}"),
+        ]
+        for row in _kv_record()["formats"]
+    ]
+
+
+def _within(interval: dict[str, float], form: str) -> str:
+    value, low, high = (form.format(interval[end]) for end in ("value", "low", "high"))
+    return value if low == high else f"{value} ({low.strip('+%×')} to {high.strip('+%×')})"
+
+
+@functools.cache
+def _kv_record() -> dict[str, Any]:
+    return json.loads(KV_ERROR.read_text("utf-8"))
 
 
 @functools.cache

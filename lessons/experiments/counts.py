@@ -15,10 +15,10 @@ from lab.measure.workload import write
 from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
-CARDS = {"a100": (2.039e12, 312e12), "h200": (4.8e12, 989e12)}
-"""Bytes per second of memory and dense bfloat16 FLOP/s of the A100 80 GB and the H200, both SXM, by their data sheets:
-https://www.nvidia.com/en-us/data-center/a100/ and https://www.nvidia.com/en-us/data-center/h200/, which gives FLOP/s
-with sparsity, double those of dense matrices."""
+CARDS = {"a100": (2.039e12, 312e12), "h100": (3.35e12, 989e12), "h200": (4.8e12, 989e12)}
+"""Bytes per second of memory and dense bfloat16 FLOP/s of the A100 80 GB, the H100 and the H200, all SXM, by their data
+sheets: https://www.nvidia.com/en-us/data-center/a100/, and h100/ and h200/ there, which give FLOP/s with sparsity,
+double those of dense matrices."""
 OF_ROOFS = {
     "weight_bytes": "of the model",
     "bytes_per_second": "of all cards together",

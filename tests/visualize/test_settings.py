@@ -20,7 +20,7 @@ from lab.errors import ConfigError
 from lab.kv_cache.attention import refuse_sdpa
 from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
-from lab.settings import ENGINE_DEFAULTS, OLD_NAMES, SETTINGS, Setting
+from lab.settings import ENGINE_DEFAULTS, KV_DTYPES, OLD_NAMES, SETTINGS, Setting
 from tests.visualize.any_settings import LAB, values
 from visualize import memory_inputs as memory
 from visualize import pool_inputs as pool
@@ -31,7 +31,7 @@ from visualize.pages.compare import configurations as compare
 from visualize.pages.deploy import deployment as deploy
 from visualize.pages.lab.controls import UNSURE_SEED, follow
 from visualize.pages.server import page as server
-from visualize.recorded_results import KV_ERROR, LOGPROBS, kv_error, logprobs_cost
+from visualize.recorded_results import KV_ERROR, LOGPROBS, kv_error, kv_quality, logprobs_cost
 from visualize.run_settings import FORM, OTHER, Settings, from_link, unusable, with_pairs, without_unusable
 from visualize.url_settings import Form, as_text
 
@@ -227,6 +227,10 @@ def test_a_switch_disables_what_has_no_effect_and_gives_chosen_values_back(given
 def test_recorded_costs_are_shown_for_the_models_they_were_measured_with() -> None:
     recorded = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
     assert kv_error("auto") == ""
+    for row, shown in zip(recorded, kv_quality(), strict=True):
+        assert shown[:2] == [KV_DTYPES[row["kv_dtype"]], f"{row['bytes_per_token']:,}"]
+        ends = [100 * (row["perplexity_ratio"][end] - 1) for end in ("value", "low", "high")]
+        assert row["kv_dtype"] == "auto" or shown[2] == "{:+.2f}% ({:.2f} to {:.2f})".format(*ends)
     for row in recorded[1:]:
         fewer = 1 - recorded[0]["perplexity"] / row["perplexity"]  # perplexity is 1 / the tokens' mean probability
         assert f"{fewer:.2%}" in kv_error(row["kv_dtype"])

@@ -93,6 +93,7 @@ OTHERS = {"kv_dtype": "int8", "eviction": "priority", "prefill_attention": "math
     "logprobs": 5,
     "rejection_sample_method": "block",
     "draft_sample_method": "greedy",
+    "num_speculative_tokens_per_batch_size": "1-4:2",
 }
 
 

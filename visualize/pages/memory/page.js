@@ -5,7 +5,7 @@ import { chartsOf } from "../../static/chart_panel.js";
 import { fillReadout, make, readout, say, tableRow, within } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
 
-export function mount(element, gradio, { shells, assumed }) {
+export function mount(element, gradio, { shells, assumed, quality }) {
   const $ = within(element);
   const { charts, show } = chartsOf(element, shells);
 
@@ -17,7 +17,7 @@ export function mount(element, gradio, { shells, assumed }) {
     $(".sheet").classList.toggle("stale", !sheet.charts);
     if (!sheet.charts) return;
     $(".readouts").replaceChildren(...sheet.readouts.map(figure));
-    $("tbody").replaceChildren(...sheet.formula.map(step));
+    $(".formula tbody").replaceChildren(...sheet.formula.map(step));
     $(".source").textContent = sheet.source;
     show(sheet.charts);
   }
@@ -34,5 +34,7 @@ export function mount(element, gradio, { shells, assumed }) {
   }
 
   $(".assumed").textContent = assumed;
+  const rows = quality.map(([name, ...cells]) => tableRow(name, cells.map((text) => make("td", "numbers", text))));
+  $(".quality tbody").replaceChildren(...rows);
   readRecords(gradio, read);
 }

@@ -17,12 +17,13 @@ from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, 
 from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link, to_inputs
 from visualize.pages.memory.hub_models import look_up
 from visualize.pages.memory.memory_report import sheet
+from visualize.recorded_results import kv_quality
 from visualize.text import as_line, visible
 
 ASSUMED = (
     "Lengths are geometric, cut off at the longest: after every token a sequence ends with the same probability. Each "
     "is counted at its full length. A device's GB are 2³⁰ bytes; what is reserved is for activations, the driver and "
-    "fragments. INT8 and INT4 keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
+    "fragments. Quantised keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
     "without theirs."
 )
 
@@ -37,7 +38,7 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="controls"):
             controls = _controls()
         with gr.Column(elem_id="view"):
-            setup = {"shells": shells(CHARTS), "assumed": ASSUMED}
+            setup = {"shells": shells(CHARTS), "assumed": ASSUMED, "quality": kv_quality()}
             view = component("pages/memory/page", setup, elem_id="sheet")
     found, latest = gr.State({}), gr.State(0)
     values = [controls[name] for name in FORM.names]
