@@ -11,6 +11,7 @@ import torch
 
 from lab.backends.interface import Backend, DraftTokens, HeadBackend, KernelError, LaunchedPass, PendingVerification
 from lab.backends.torch.torch_backend import TorchBackend
+from lab.kv_cache.block_table import BlockTable
 from lab.trace.events import Part
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,9 @@ class FallbackBackend(Backend):
 
     def verify(self, *asked: Any) -> PendingVerification:
         return self._compute("verify", *asked)
+
+    def keep_state(self, table: BlockTable) -> None:
+        self._reference.keep_state(table)
 
     def first(self, layers: int) -> Backend:
         return FallbackBackend(lambda: self._kernels.first(layers), self._reference.first(layers), self._state)

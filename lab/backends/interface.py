@@ -249,6 +249,9 @@ class Backend(ABC):
             uniforms: [windows[i]] float64 in [0, 1) for each sequence, on the host.
         """
 
+    def keep_state(self, table: BlockTable) -> None:  # noqa: B027
+        """Keep what recurrent layers need to go on after the table's last full block that can be found."""
+
     @abstractmethod
     def sample(
         self, logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None

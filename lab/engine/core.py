@@ -182,4 +182,5 @@ class EngineCore:
             length = min(sequence.computed, sequence.draft.num_computed) if own else sequence.computed
             priority = sequence.config.cache_priority
             sequence.table.cache_full_blocks(sequence.tokens, length, sequence.prefix_root, priority)
+            self.target.keep_state(sequence.table)
         return kind

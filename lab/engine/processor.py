@@ -109,6 +109,7 @@ class Processor:
             config=config,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
             recorder=Recorder(seq_id, None if hidden else self._on_event),
+            recurrent=self._target.recurrent is not None,
             draft=DraftState(AdaptiveWindow(gamma, config.adaptive_window, by_batch)),
         )
         self._budget.refuse_misfit(len(tokens), sequence.end, config)
@@ -173,13 +174,13 @@ class Processor:
         return head.most_tokens, (f"The head drafts at most {most} in a pass: γ is {head.most_tokens}, not {asked}.",)
 
     def _without_prefixes(self, config: EngineConfig) -> tuple[EngineConfig, tuple[str, ...]]:
-        """The configuration without prefix caching, with a sentence, if a model has recurrent layers: a block holds
-        keys and values, and not the state after it."""
-        models = [self._target, self._draft if config.speculative == "draft" else None]
-        hybrid = next((model.name for model in models if model and model.recurrent), None)
-        if hybrid is None or not config.enable_prefix_caching:
+        """The configuration without prefix caching, with a sentence, if its drafter could not go on after a prefix: a
+        draft with recurrent layers, of which no state is kept, or a head that reads the hidden states of the token
+        before, where the target has none."""
+        drafter = {"draft": self._draft, "eagle3": self._target}.get(config.speculative)
+        if not (config.enable_prefix_caching and drafter and drafter.recurrent):
             return config, ()
-        note = f"Prefix caching is off: {hybrid} has recurrent layers, whose state is not kept with a block."
+        note = f"Prefix caching is off: {drafter.name} has recurrent layers, of which this drafter needs more."
         return replace(config, enable_prefix_caching=False), (note,)
 
     def _refuse_drafter(self, config: EngineConfig) -> None:

@@ -205,7 +205,8 @@ class Scheduler:
             if sequence.drafts_from_states:
                 cached = min(cached, parent.draft.num_computed - sequence.states_lag)
         elif sequence.shares_prefixes:
-            found = self._blocks.find_cached_prefix(sequence.tokens, sequence.prefix_root)
+            root, recurrent = sequence.prefix_root, sequence.recurrent
+            found = self._blocks.find_cached_prefix(sequence.tokens, root, with_state=recurrent)
             cached = len(found) * self._blocks.block_size
         else:
             return 0, []

@@ -101,6 +101,7 @@ class Sequence:
         table: its cache blocks; the first ``table.length`` tokens have the target's keys and values. None without a
             cache.
         prefix_root: where its chain of prefixes begins: the models that compute it. None: not in a core yet.
+        recurrent: the target has recurrent layers: a prefix is of use only where their state is kept as well.
         parent: another sequence with the same prompt, whose blocks it may begin with.
         reason: why it ends, once that is known; ``finished`` when that was reported.
         uniforms: [rows, 3] float64 in [0, 1): to draw a draft token, to verify it, and to choose the target's own
@@ -121,6 +122,7 @@ class Sequence:
     report: ReportState = field(default_factory=ReportState)
     table: BlockTable | None = None
     prefix_root: Prefix | None = None
+    recurrent: bool = False
     parent: Sequence | None = None
     reason: StopReason | None = None
     finished: bool = False

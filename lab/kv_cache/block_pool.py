@@ -152,8 +152,11 @@ class BlockPool:
                 self._raise(held, priority)
         return added
 
-    def find_cached_prefix(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
-        """The stored blocks that hold the beginning of ``tokens``, with their prefixes.
+    def find_cached_prefix(
+        self, tokens: Sequence[int], root: Prefix, *, with_state: bool = False
+    ) -> list[tuple[int, Prefix]]:
+        """The stored blocks that hold the beginning of ``tokens``, with their prefixes. ``with_state``: those up to the
+        last one after which a recurrent state is kept.
 
         At least one token is left over: computing it gives the next token's logits.
         """
@@ -165,7 +168,14 @@ class BlockPool:
                 break
             prefix = self.prefix(block)  # the index's own chain, so that the next comparison stops here
             found.append((block, prefix))
+        while with_state and found and found[-1][1].state is None:
+            found.pop()
         return found
+
+    def stored(self, prefix: Prefix) -> Prefix | None:
+        """The index's own object for a prefix that can be found; None if it cannot."""
+        block = self._prefixes.find(prefix)
+        return None if block is None else self.prefix(block)
 
     def _raise(self, block: int, priority: int) -> None:
         """Give a stored block ``priority``, if that is higher than its own."""

@@ -124,6 +124,11 @@ class BlockTable:
             if self.pool.cache_full_block(self.blocks[index], prefix, priority):
                 self.emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
 
+    def prefix(self, length: int) -> Prefix | None:
+        """What can be found of the first ``length`` tokens, which fill whole blocks; None: nothing."""
+        full = length // self.pool.block_size
+        return self.pool.stored(self._prefixes[full - 1]) if 0 < full <= len(self._prefixes) else None
+
     # -- freeing ----------------------------------------------------------------------------
 
     def roll_back(self, length: int) -> None:

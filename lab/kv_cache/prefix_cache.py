@@ -14,13 +14,15 @@ from collections.abc import Hashable, Sequence
 
 
 class Prefix:
-    """Everything up to the end of one full block; a link in an immutable chain."""
+    """Everything up to the end of one full block; a link in an immutable chain. ``state``: that of recurrent layers
+    there, while it is kept; None: it is not (``lab.kv_cache.recurrent_state``)."""
 
-    __slots__ = ("digest", "parent", "tokens")
+    __slots__ = ("digest", "parent", "state", "tokens")
 
     def __init__(self, tokens: tuple[Hashable, ...], parent: Prefix | None) -> None:
         self.tokens = tokens
         self.parent = parent
+        self.state: object = None
         self.digest = digest(parent.digest if parent else 0, tokens)
 
     @classmethod
@@ -71,4 +73,6 @@ class PrefixIndex:
         return True
 
     def remove(self, block: int) -> None:
-        del self._block[self._prefix.pop(block).digest]
+        prefix = self._prefix.pop(block)
+        prefix.state = None
+        del self._block[prefix.digest]

@@ -18,6 +18,9 @@ from typing import Literal
 
 import torch
 
+from lab.kv_cache.block_table import BlockTable
+from lab.kv_cache.prefix_cache import Prefix
+
 Rollback = Literal["snapshots", "recompute"]
 Compute = Callable[[int, torch.Tensor, "LayerState"], torch.Tensor]
 """``compute(layer, inputs [1, T, H], state)`` -> [1, T, H], which leaves in ``state`` that after the last of them."""
@@ -100,11 +103,14 @@ class RecurrentState:
         rollback: the way that it goes back before them.
     """
 
-    def __init__(self) -> None:
-        self.marks = [Mark(0)]
+    def __init__(self, begin: Mark | None = None) -> None:
+        """``begin``: that to go on from; None: there is no text yet."""
+        self.marks = [begin or Mark(0)]
+        self._kept: dict[bool, Prefix] = {}  # by whether a prompt was read
         self._computing: list[Mark] = []
         self.rollback: Rollback = "recompute"
         self.uncertain = 0
+        self._reads_prompt = False
 
     @property
     def bytes(self) -> int:
@@ -139,13 +145,33 @@ class RecurrentState:
         last = other.marks[-1]
         self.marks = [Mark(last.position, dict(last.layers))]
 
-    def begin(self, count: int, uncertain: int, rollback: Rollback) -> None:
-        """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected."""
+    def begin(self, count: int, uncertain: int, rollback: Rollback, block_size: int | None = None) -> None:
+        """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected. ``block_size``: there is
+        to be a state where the last block ends before the pass's last token."""
         start, stop = self.marks[-1].position, self.marks[-1].position + count
-        ends = range(stop - uncertain, stop + 1) if uncertain and rollback == "snapshots" else [stop]
+        ends = {stop, *range(stop - uncertain, stop)} if uncertain and rollback == "snapshots" else {stop}
+        if block_size:
+            ends.add((stop - 1) // block_size * block_size)
+        self._reads_prompt = count > 1 and not uncertain
         self.uncertain, self.rollback = uncertain, rollback
-        self._computing = [self.marks[-1], *(Mark(end) for end in ends if end > start)]
+        self._computing = [self.marks[-1], *(Mark(end) for end in sorted(ends) if end > start)]
         self.marks += self._computing[1:]
+
+    def keep(self, table: BlockTable) -> None:
+        """Keep the state at the end of the last full block with the block's prefix, for others to go on from. Of each
+        sequence there are two: the last one within its prompt (before its last token, which the same prompt computes),
+        and the last one after it."""
+        size, longest = table.pool.block_size, table.length - self._reads_prompt
+        for mark in reversed(self.marks):
+            if mark.position % size or mark.position > longest or not mark.layers:
+                continue
+            if not mark.position or (prefix := table.prefix(mark.position)) is None or prefix.state:
+                return
+            if last := self._kept.get(self._reads_prompt):
+                last.state = None
+            self._kept[self._reads_prompt] = prefix
+            prefix.state = Mark(mark.position, dict(mark.layers))
+            return
 
     def run(self, layer: int, inputs: torch.Tensor, compute: Compute) -> torch.Tensor:
         """One layer's part of the pass: [1, count, H] -> [1, count, H]."""

@@ -33,6 +33,8 @@ class PassPart(NamedTuple):
         uncertain: how many of the last may be rejected.
         state: None without a cache: the tokens are a whole text.
         settled: tokens that will never be rejected.
+        block_size: of blocks that others may share: then there is a state at the end of the last full one. None: they
+            do not.
         emit: where a rollback is reported. None: nowhere.
     """
 
@@ -41,6 +43,7 @@ class PassPart(NamedTuple):
     uncertain: int = 0
     state: RecurrentState | None = None
     settled: int = 0
+    block_size: int | None = None
     emit: Emit | None = None
 
 
@@ -96,7 +99,8 @@ class RecurrentLayers:
         for part in parts:
             if part.state is not None:
                 self.rewind(part.state, part.start, part.settled, part.emit)
-                part.state.begin(part.rows.stop - part.rows.start, part.uncertain, self._rollback(part.uncertain))
+                count, rollback = part.rows.stop - part.rows.start, self._rollback(part.uncertain)
+                part.state.begin(count, part.uncertain, rollback, part.block_size)
         token = _parts.set((parts, self._compute))
         try:
             yield

@@ -15,7 +15,7 @@ from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.models.language_model import LanguageModel
 from lab.models.numerical_check import refuse_disagreement
-from lab.trace.events import Preempted, Proposed, RecurrentRolledBack
+from lab.trace.events import BlockEvicted, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
 from tests.engine.test_acceptance import REJECT_BELOW
 from tests.models.test_numerical_check import random_model
@@ -132,10 +132,47 @@ def test_a_preempted_sequence_computes_its_state_again() -> None:
         assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 50)
 
 
-def test_prefix_caching_is_off_with_a_word_about_it() -> None:
-    """So are shared prompts: each continuation has a state of its own."""
+@pytest.mark.parametrize("rollback", ["snapshots", "recompute"])
+@pytest.mark.parametrize("drafter", ["off", "early_exit", "ngram"])
+def test_prefixes_are_found_where_a_state_was_kept(drafter, rollback) -> None:
+    """The same prompt again: all blocks but the one with its last token. A text that goes on after both: all of it that
+    fills blocks. One that leaves it earlier finds none, though the blocks are there, since no state is."""
+    lab, unit = hybrid(max_num_batched_tokens=33), 4
+    lab.target.recurrent.rollback = rollback
+    config = EngineConfig(paged=True, block_size=unit, enable_prefix_caching=True, speculative=drafter)
+    sampling = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
+
+    def found(ids: list[int]) -> int:
+        run = lab.generate(ids, config, sampling)
+        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 30)
+        return run.metrics.cached_prompt_tokens
+
+    for length in (5, 8, 33, 70):
+        prompt = [(7 * i + length) % 250 for i in range(length)]
+        assert found(prompt) == 0
+        assert found(prompt) == (length - 1) // unit * unit, "the last token is computed"
+        text = prompt + tiny_models.continuation(lab, prompt, 30)
+        assert found([*text, 5, 6, 7]) == (len(text) - 1) // unit * unit
+        assert found([*prompt[: length // 2], 9, 9, 9]) == (unit if length == 8 else 0)
+    assert lab.occupancy().live == 0
+
+
+def test_evicted_prefixes_lose_their_state_and_are_computed_again() -> None:
     lab = hybrid()
-    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True)
+    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True, num_blocks=30, speculative="early_exit")
+    sampling = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    texts = [f"{word} upon a time there was a cat" for word in ("Once", "Twice", "Thrice")] * 3
+    runs = [request.result() for request in [lab.submit(text, config, sampling) for text in texts]]
+    assert any(tiny_models.of(run, BlockEvicted) for run in runs)
+    assert any(run.metrics.cached_prompt_tokens for run in runs)
+    for run in runs:
+        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 20)
+
+
+def test_a_drafter_with_a_state_of_its_own_turns_prefix_caching_off_with_a_word_about_it() -> None:
+    """Continuations share no prompt either: each has a state of its own."""
+    lab = hybrid()
+    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True, speculative="draft")
     sampling = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
     requests = lab.prepare("Once upon a time", config, sampling, continuations=2)()
     for run in [request.result() for request in requests]:

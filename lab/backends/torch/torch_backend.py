@@ -74,11 +74,28 @@ class TorchBackend(Backend):
             if new.table is None:
                 parts.append(PassPart(rows, 0))
                 continue
-            state = self._recurrent.setdefault(new.table, RecurrentState())
+            state = self._recurrent.get(new.table)
+            if state is None:
+                found = new.table.prefix(new.start)
+                state = self._recurrent[new.table] = RecurrentState(found and found.state)
             if self._origin and new.start == settled[i]:
                 state.follow(self._origin.recurrent_state(new))
-            parts.append(PassPart(rows, new.start, max(0, new.keep - 1), state, settled[i], new.table.emit))
+            parts.append(
+                PassPart(
+                    rows,
+                    new.start,
+                    uncertain=max(0, new.keep - 1),
+                    state=state,
+                    settled=settled[i],
+                    block_size=new.table.pool.block_size if new.table.paged else None,
+                    emit=new.table.emit,
+                )
+            )
         return parts
+
+    def keep_state(self, table: BlockTable) -> None:
+        if state := self._recurrent.get(table):
+            state.keep(table)
 
     def recurrent_state(self, new: NewTokens) -> RecurrentState:
         """A sequence's state before its new tokens."""
