@@ -18,6 +18,8 @@ from lab.errors import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4", "fp8", "fp8_per_token_head", "int4_per_token_head"]
 RejectionSampleMethod = Literal["standard", "block", "typical"]
+EMBEDDED_TARGET = "stories"
+"""Name of the target that comes with the lab."""
 MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9

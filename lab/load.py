@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from lab.backends.choose import ModelBackends, choose_kernels
 from lab.backends.cpu.native_model import packed_parameters
 from lab.backends.interface import KernelChoice
+from lab.config import EMBEDDED_TARGET
 from lab.engine.engine import Engine
 from lab.engine.step_limits import refuse_limits
 from lab.models import loader
@@ -96,8 +97,8 @@ def load_engine(
         return model, tokenizer
 
     if target is None:
-        target, target_name = loader.WEIGHTS / "target", loader.EMBEDDED_TARGET
-        heads = {loader.WEIGHTS / kind: f"{loader.EMBEDDED_TARGET}-{kind}" for kind in loader.EMBEDDED_HEADS}
+        target, target_name = loader.WEIGHTS / "target", EMBEDDED_TARGET
+        heads = {loader.WEIGHTS / kind: f"{EMBEDDED_TARGET}-{kind}" for kind in loader.EMBEDDED_HEADS}
         draft, draft_name = _embedded_draft("matched" if draft is None else str(draft))
     else:
         target_name, draft_name, heads = str(target), str(draft), {}
@@ -142,7 +143,7 @@ def new_engine(
 
 def _embedded_draft(choice: str) -> tuple[str | Path, str]:
     if choice in loader.EMBEDDED_DRAFTS:
-        return loader.WEIGHTS / loader.EMBEDDED_DRAFTS[choice], f"{loader.EMBEDDED_TARGET}-{choice}"
+        return loader.WEIGHTS / loader.EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
     if "/" not in choice and not os.path.isdir(choice):
         raise loader.ModelLoadError(
             f"There is no draft {choice[:80]!r} for the embedded target: it is "

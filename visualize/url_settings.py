@@ -1,7 +1,7 @@
 """The settings of a page, as its controls or its address give them. A link may come from anywhere, so it is checked.
 
 A value of a link that is not within the bounds of the page's own controls stays at its default and is reported. So is a
-name that is no setting of the page.
+name that is no setting of this page nor of another: links of one page lead to others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from lab.errors import ConfigError
-from lab.settings import Setting
+from lab.settings import SETTINGS, Setting
 from visualize.text import visible
 
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -52,7 +52,8 @@ class Form:
                     values[name] = _parse(self[name], str(query[name]))
                 except ValueError as error:
                     notices.append(f"The {source}'s {name} was left out: {error}.")
-        unknown = [name for name in query if name not in self.names and not re.fullmatch(NO_SETTINGS, name)]
+        known = {*self.names, *SETTINGS}
+        unknown = [name for name in query if name not in known and not re.fullmatch(NO_SETTINGS, name)]
         if unknown:
             names = ", ".join(visible(name[:40]) for name in unknown[:5]) + (", …" if unknown[5:] else "")
             notices.append(f"The {source} names what this page has no setting for: {names}.")

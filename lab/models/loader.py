@@ -40,7 +40,6 @@ from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
 
 WEIGHTS = Path(__file__).parent / "weights"
-EMBEDDED_TARGET = "stories"
 EMBEDDED_HEADS = "eagle3", "dflash"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the

@@ -58,7 +58,7 @@ class ScriptedEngine:
         return 8 * self.context_length // config.block_size
 
     def token_bytes(self, config: EngineConfig) -> int:
-        return BYTES_PER_TOKEN // {"auto": 1, "int8": 2, "int4": 4}[config.kv_dtype]
+        return BYTES_PER_TOKEN // {"auto": 1, "int4": 4, "int4_per_token_head": 4}.get(config.kv_dtype, 2)
 
     def models(self, config: EngineConfig) -> None:
         """There is nothing to compile."""

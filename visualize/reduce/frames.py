@@ -48,7 +48,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lab.models.loader import EMBEDDED_TARGET
+from lab.config import EMBEDDED_TARGET
 from lab.trace.events import (
     Admitted,
     BlockEvicted,

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lab.config import EMBEDDED_TARGET
 from lab.models.devices import has_gpu
-from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET
+from lab.models.loader import EMBEDDED_DRAFTS
 from lab.registry import Pair
 from lab.settings import ENGINE_DEFAULTS, SETTINGS, unmet
 from lab.trace.events import RunStarted

@@ -119,7 +119,11 @@ class TorchBackend(Backend):
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
-            logits = self._forward([batch[k] for k in active], storage, [settled[k] for k in active])
+            some = [batch[k] for k in active]
+            if self.model.recurrent:
+                logits = self._forward(some, storage, [settled[k] for k in active])
+            else:
+                logits = self.forward(some, storage)
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
             q, chosen = self.sample(logits, [sampling[k] for k in active], u)
             for row, k in enumerate(active):

@@ -9,7 +9,8 @@ from html import escape
 
 from tokenizers import Tokenizer
 
-from lab.models.loader import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS
+from lab.config import EMBEDDED_TARGET
+from lab.models.loader import EMBEDDED_DRAFTS, WEIGHTS
 from lab.registry import EMBEDDED, Pair
 
 USUAL = 0.27
