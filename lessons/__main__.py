@@ -20,7 +20,7 @@ CHOICES = {
     "speculative": str,
     "num_speculative_tokens": int,
 }
-"""What the capstone lets choose (``lessons.capstone.cases.Choices``)."""
+"""What the capstone lets choose (``lessons.capstone.cases.ServerChoices``)."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _capstone(options: argparse.Namespace) -> int:
-    from lessons.capstone.cases import ASSUMED, CASES, Choices, attempt  # torch takes seconds
+    from lessons.capstone.cases import ASSUMED, CASES, ServerChoices, attempt  # torch takes seconds
 
     if options.case not in CASES:
         for name, case in CASES.items():
@@ -58,7 +58,7 @@ def _capstone(options: argparse.Namespace) -> int:
             raise LabError(f"There is no case {options.case!r}. There are {', '.join(CASES)}.")
         return 0
     case = CASES[options.case]
-    chosen = Choices(**{name: value for name, value in vars(options).items() if name in CHOICES})
+    chosen = ServerChoices(**{name: value for name, value in vars(options).items() if name in CHOICES})
     graded = attempt(case, chosen)
     print(f"{case.title}. {case.about}\n{case.given}\n")
     for mark in graded.marks:

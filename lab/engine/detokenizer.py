@@ -52,7 +52,7 @@ class TextStream:
             self._undecoded, self._before = list(context), before
         self._held = ""
         self.stopped = False
-        """Whether a stop string has come; no text follows it."""
+        """True once a stop string has come; no text follows it."""
 
     def push(self, token_id: int) -> str:
         if self.stopped:

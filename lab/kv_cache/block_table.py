@@ -125,7 +125,7 @@ class BlockTable:
                 self.emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
 
     def prefix(self, length: int) -> Prefix | None:
-        """What can be found of the first ``length`` tokens, which fill whole blocks; None: nothing."""
+        """The prefix of the first ``length`` tokens, which fill whole blocks, if it can be found."""
         full = length // self.pool.block_size
         return self.pool.stored(self._prefixes[full - 1]) if 0 < full <= len(self._prefixes) else None
 

@@ -82,7 +82,7 @@ class LayerState:
 
 
 @dataclass(slots=True)
-class Mark:
+class Checkpoint:
     """The state of all layers after the tokens before ``position``.
 
     Attributes:
@@ -103,11 +103,11 @@ class RecurrentState:
         rollback: the way that it goes back before them.
     """
 
-    def __init__(self, begin: Mark | None = None) -> None:
+    def __init__(self, begin: Checkpoint | None = None) -> None:
         """``begin``: that to go on from; None: there is no text yet."""
-        self.marks = [begin or Mark(0)]
+        self.marks = [begin or Checkpoint(0)]
         self._kept: dict[bool, Prefix] = {}  # by whether a prompt was read
-        self._computing: list[Mark] = []
+        self._computing: list[Checkpoint] = []
         self.rollback: Rollback = "recompute"
         self.uncertain = 0
         self._reads_prompt = False
@@ -128,10 +128,10 @@ class RecurrentState:
         if not marks:
             if start:
                 raise RuntimeError(f"there is no recurrent state before position {start}")
-            marks.append(Mark(0))
+            marks.append(Checkpoint(0))
         before, again = marks[-1], start - marks[-1].position
         if again:
-            there = Mark(start)
+            there = Checkpoint(start)
             for layer, inputs in before.inputs.items():
                 there.layers[layer] = LayerState(before.layers.get(layer))
                 compute(layer, inputs[:, :again], there.layers[layer])
@@ -143,7 +143,7 @@ class RecurrentState:
     def follow(self, other: RecurrentState) -> None:
         """Go on from another's last state."""
         last = other.marks[-1]
-        self.marks = [Mark(last.position, dict(last.layers))]
+        self.marks = [Checkpoint(last.position, dict(last.layers))]
 
     def begin(self, count: int, uncertain: int, rollback: Rollback, block_size: int | None = None) -> None:
         """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected. ``block_size``: there is
@@ -154,7 +154,7 @@ class RecurrentState:
             ends.add((stop - 1) // block_size * block_size)
         self._reads_prompt = count > 1 and not uncertain
         self.uncertain, self.rollback = uncertain, rollback
-        self._computing = [self.marks[-1], *(Mark(end) for end in sorted(ends) if end > start)]
+        self._computing = [self.marks[-1], *(Checkpoint(end) for end in sorted(ends) if end > start)]
         self.marks += self._computing[1:]
 
     def keep(self, table: BlockTable) -> None:
@@ -170,7 +170,7 @@ class RecurrentState:
             if last := self._kept.get(self._reads_prompt):
                 last.state = None
             self._kept[self._reads_prompt] = prefix
-            prefix.state = Mark(mark.position, dict(mark.layers))
+            prefix.state = Checkpoint(mark.position, dict(mark.layers))
             return
 
     def run(self, layer: int, inputs: torch.Tensor, compute: Compute) -> torch.Tensor:

@@ -100,7 +100,7 @@ class ModelShape:
 
     @property
     def kv_layers(self) -> dict[int | None, int]:
-        """How many layers keep keys and values, by the positions that a token sees there; None: all."""
+        """The number of layers with keys and values, by the positions that a token sees there; None: all."""
         return Counter(window for window in self.windows or [None] * self.layers if window != 0)
 
     @property

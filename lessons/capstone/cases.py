@@ -35,7 +35,7 @@ ASSUMED = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class ServerChoices:
     """The settings that are chosen, by the names of vLLM where it has them."""
 
     kv_dtype: KVFormat = "auto"
@@ -75,7 +75,7 @@ class Targets(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class CapstoneCase:
     """A task. ``gpu``: a key of ``CARDS``. ``device``: its name in the catalogue. ``acceptance``: assumed for a draft
     token whose predecessors were accepted, by drafter."""
 
@@ -90,7 +90,7 @@ class Case:
 
     @property
     def given(self) -> str:
-        """What is looked up, and what is assumed."""
+        """The figures that are looked up, and those that are assumed."""
         bandwidth, flops = CARDS[self.gpu]
         return (
             f"By NVIDIA's data sheet (https://www.nvidia.com/en-us/data-center/{self.gpu}/), the card reads "
@@ -101,7 +101,7 @@ class Case:
             "models and texts have other rates."
         )
 
-    def deployment(self, chosen: Choices) -> Deployment:
+    def deployment(self, chosen: ServerChoices) -> Deployment:
         """Raises ConfigError: see ``Deployment``."""
         longest = self.load.longest
         about = {
@@ -121,7 +121,7 @@ def _whole(model: ModelInfo, about: dict) -> Deployment:
 
 
 CASES = {
-    "chat": Case(
+    "chat": CapstoneCase(
         title="One user, a model that barely fits",
         about="One person asks Llama 3.1 70B on one H200 six questions. Each request repeats the conversation so far. "
         "Answers should start at once, and come faster than decoding token by token allows.",
@@ -132,7 +132,7 @@ CASES = {
         targets=Targets(200, 18, 0.12),
         acceptance={"off": 0.0, "draft": 0.7, "ngram": 0.3},
     ),
-    "agents": Case(
+    "agents": CapstoneCase(
         title="Agents with one long system prompt",
         about="Twenty-four agents use Llama 3.1 8B on an H100. All share a system prompt of 6,000 tokens. Each makes "
         "eight calls, and each call repeats what came before.",
@@ -142,7 +142,7 @@ CASES = {
         targets=Targets(200, 20, 8),
         acceptance={"off": 0.0, "draft": 0.6, "ngram": 0.5},
     ),
-    "batch": Case(
+    "batch": CapstoneCase(
         title="A batch overnight",
         about="192 documents are summarised by Llama 3.1 8B on an H100. All are there at once. Nobody waits for a "
         "single one, but the whole should be over soon.",
@@ -156,7 +156,7 @@ CASES = {
 
 
 @dataclass(frozen=True)
-class Mark:
+class Grade:
     """One target: what was wanted and found, and if it failed what limited it."""
 
     name: str
@@ -170,7 +170,7 @@ class Mark:
 class Graded:
     """``command``: vLLM's, for these choices. ``figures``: of the simulation in sentences, empty if it did not run."""
 
-    marks: list[Mark]
+    marks: list[Grade]
     figures: str
     command: str
 
@@ -179,7 +179,7 @@ class Graded:
         return all(mark.passed for mark in self.marks)
 
 
-def attempt(case: Case, chosen: Choices, seed: int = 0) -> Graded:
+def attempt(case: CapstoneCase, chosen: ServerChoices, seed: int = 0) -> Graded:
     """Simulate a case with these choices, and grade it. Raises ConfigError for a choice out of range."""
     command = serve_command(
         chosen.config,
@@ -198,7 +198,7 @@ def attempt(case: Case, chosen: Choices, seed: int = 0) -> Graded:
     return Graded([fits, *grade(case, chosen, result)], figures(result, deployment), command)
 
 
-def served(case: Case, chosen: Choices, deployment: Deployment, seed: int = 0) -> Simulated:
+def served(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment, seed: int = 0) -> Simulated:
     """The simulation of a case."""
     draft = deployment.draft if isinstance(deployment, WithDraft) else None
     seqs, tokens = chosen.max_num_seqs, chosen.max_num_batched_tokens
@@ -207,8 +207,8 @@ def served(case: Case, chosen: Choices, deployment: Deployment, seed: int = 0) -
     return simulate(clockwork, case.load, seed)
 
 
-def memory(case: Case, chosen: Choices, deployment: Deployment) -> Mark:
-    """Whether the longest conversation fits beside the weights, and a step's activations beside the share in use."""
+def memory(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment) -> Grade:
+    """A grade: does the longest conversation fit beside the weights, and a step's activations beside the share in use?"""
     shape, longest = deployment.shape, case.load.longest
     per_token = 2 * (4 * shape.hidden_size + 2 * shape.intermediate_size)
     each = 1 + (chosen.num_speculative_tokens if chosen.speculative != "off" else 0)
@@ -228,10 +228,10 @@ def memory(case: Case, chosen: Choices, deployment: Deployment) -> Mark:
             f"The driver and a step's activations and logits take {needed / GiB:.1f} GiB, and {beside / GiB:.1f} GiB "
             "are left for them. Use less of the memory for weights and cache, or fewer tokens per step."
         )
-    return Mark("Fits memory", f"at least {longest:,} tokens", found, not limited, limited)
+    return Grade("Fits memory", f"at least {longest:,} tokens", found, not limited, limited)
 
 
-def grade(case: Case, chosen: Choices, result: Simulated) -> list[Mark]:
+def grade(case: CapstoneCase, chosen: ServerChoices, result: Simulated) -> list[Grade]:
     """The three targets of latency and goodput. Goodput: requests per second that keep to both limits (Zhong et al.,
     DistServe, OSDI 2024)."""
     targets = case.targets
@@ -246,10 +246,10 @@ def grade(case: Case, chosen: Choices, result: Simulated) -> list[Mark]:
     ):
         passed = found <= wanted
         limited = "" if passed else " ".join(why(chosen, result, wanted))
-        marks.append(Mark(name, f"at most {wanted:,.0f} ms", f"{found:,.1f} ms", passed, limited))
+        marks.append(Grade(name, f"at most {wanted:,.0f} ms", f"{found:,.1f} ms", passed, limited))
     passed = goodput >= targets.goodput
     limited = "" if passed else " ".join(_few_good(case, chosen, result, good))
-    return [*marks, Mark("Goodput", f"at least {targets.goodput:g}/s", f"{goodput:.3g}/s", passed, limited)]
+    return [*marks, Grade("Goodput", f"at least {targets.goodput:g}/s", f"{goodput:.3g}/s", passed, limited)]
 
 
 WAITS = {
@@ -260,7 +260,7 @@ WAITS = {
 }
 
 
-def _late_start(chosen: Choices, result: Simulated, wanted: float) -> Iterator[str]:
+def _late_start(chosen: ServerChoices, result: Simulated, wanted: float) -> Iterator[str]:
     late = [one for one in result.requests if one.ttft > wanted]
     waited = sum(one.admitted - one.arrived for one in late) / sum(one.ttft for one in late)
     if waited > 0.5:
@@ -277,7 +277,7 @@ def _late_start(chosen: Choices, result: Simulated, wanted: float) -> Iterator[s
         yield f"Prefix caching {off}: {1 - cached / prompts:.0%} of all prompt tokens were computed."
 
 
-def _slow_tokens(chosen: Choices, result: Simulated, wanted: float) -> Iterator[str]:
+def _slow_tokens(chosen: ServerChoices, result: Simulated, wanted: float) -> Iterator[str]:
     slow = [one for one in result.steps if one.ms > wanted] or sorted(result.steps, key=lambda one: one.ms)[-20:]
     prompts = [one for one in slow if one.prefill]
     if len(prompts) > len(slow) / 2:
@@ -304,7 +304,7 @@ def _slow_tokens(chosen: Choices, result: Simulated, wanted: float) -> Iterator[
         yield f"The block pool ran out {result.preempted} times, and the preempted sequences were computed again."
 
 
-def _few_good(case: Case, chosen: Choices, result: Simulated, good: int) -> Iterator[str]:
+def _few_good(case: CapstoneCase, chosen: ServerChoices, result: Simulated, good: int) -> Iterator[str]:
     ttft = sum(one.ttft > case.targets.ttft_ms for one in result.requests)
     slow = sum(one.tpot > case.targets.tpot_ms for one in result.requests)
     yield f"{good} of {len(result.requests)} requests kept to both limits: {ttft} began late, {slow} wrote slowly."

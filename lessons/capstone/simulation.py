@@ -55,7 +55,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Request:
+class SimulatedRequest:
     """Milliseconds of one request. ``came``: at each step that gave tokens, when and how many. ``cached``: prompt
     tokens found in the prefix cache. ``wait``: what kept it in the queue, most recently."""
 
@@ -80,7 +80,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedStep:
     """One step: when it ended, its milliseconds, tokens by kind, sequences, GB read, and the nearer limit."""
 
     ended: float
@@ -98,8 +98,8 @@ class Step:
 class Simulated:
     """The outcome of ``simulate``. ``left``: blocks still in use at the end; any would be a leak."""
 
-    requests: list[Request]
-    steps: list[Step]
+    requests: list[SimulatedRequest]
+    steps: list[SimulatedStep]
     preempted: int
     left: int
 
@@ -176,7 +176,7 @@ def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
     conversation."""
     draw, scheduler = random.Random(seed), clockwork.scheduler
     found = Simulated([], [], 0, 0)
-    requests: dict[int, Request] = {}
+    requests: dict[int, SimulatedRequest] = {}
     arrivals: list[tuple[float, int, int, list[int]]] = []
     at = 0.0
     for user in range(load.users):
@@ -201,7 +201,7 @@ def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
             DraftState(AdaptiveWindow(clockwork.config.num_speculative_tokens, adaptive=False)),
             prefix_root=clockwork.root,
         )  # fmt: skip
-        requests[number] = Request(user, turn, at, len(tokens))
+        requests[number] = SimulatedRequest(user, turn, at, len(tokens))
         found.requests.append(requests[number])
         scheduler.add(sequence)
 
@@ -217,7 +217,9 @@ def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
         prefill = sum(one.num_tokens for one in scheduled if one.num_tokens > 1 or not one.sequence.generated)
         drafted = sum(one.num_draft_tokens for one in scheduled)
         waiting = len(scheduler.waiting)
-        found.steps.append(Step(now, ms, drafting, prefill, drafted, len(scheduled), waiting, gigabytes, bound))
+        found.steps.append(
+            SimulatedStep(now, ms, drafting, prefill, drafted, len(scheduled), waiting, gigabytes, bound)
+        )
         why = "seqs" if not scheduler.may_admit else "tokens" if found.preempted == preempted else "blocks"
         if why == "tokens" and sum(one.num_tokens + one.num_draft_tokens for one in scheduled) < (
             scheduler.limits.max_num_batched_tokens

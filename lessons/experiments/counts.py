@@ -74,7 +74,7 @@ def _of_roof(roof: Roof) -> dict[str, float]:
 
 
 class Conversation(Part):
-    """How a conversation is served. ``dated``: the first line of the prompt is another in every turn."""
+    """A conversation as it is served. ``dated``: the first line of the prompt is another in every turn."""
 
     enable_prefix_caching: bool
     dated: bool = False

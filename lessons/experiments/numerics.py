@@ -1,5 +1,5 @@
-"""What numbers do to a text: ``temperatures``, how often a draft token is accepted; ``eight_bits``, what rounding keys
-to a byte costs. Both read texts that the target wrote, and no time is measured."""
+"""Numbers and what they do to a text: ``temperatures``, how often a draft token is accepted; ``eight_bits``, what
+rounding keys to a byte costs. Both read texts that the target wrote, and no time is measured."""
 
 from __future__ import annotations
 

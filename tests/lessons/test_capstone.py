@@ -8,22 +8,22 @@ import pytest
 
 from lab.errors import ConfigError
 from lessons.__main__ import main
-from lessons.capstone.cases import CASES, Case, Choices, attempt, grade, memory, served
-from lessons.capstone.simulation import Load, Request, Simulated, Step
+from lessons.capstone.cases import CASES, CapstoneCase, ServerChoices, attempt, grade, memory, served
+from lessons.capstone.simulation import Load, Simulated, SimulatedRequest, SimulatedStep
 
 PASSES = {
-    "chat": Choices(
+    "chat": ServerChoices(
         gpu_memory_utilization=0.97, enable_prefix_caching=True, speculative="draft", num_speculative_tokens=3
     ),
-    "agents": Choices(enable_prefix_caching=True, max_num_seqs=32, max_num_batched_tokens=1024),
-    "batch": Choices(max_num_seqs=192, max_num_batched_tokens=2048),
+    "agents": ServerChoices(enable_prefix_caching=True, max_num_seqs=32, max_num_batched_tokens=1024),
+    "batch": ServerChoices(max_num_seqs=192, max_num_batched_tokens=2048),
 }
 SMALL = Load(users=6, rate=2, turns=3, pause_s=0.1, shared=100, prompt=(20, 60), output=(5, 30))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_fails_by_default_and_can_be_passed(name: str) -> None:
-    default, better = attempt(CASES[name], Choices()), attempt(CASES[name], PASSES[name])
+    default, better = attempt(CASES[name], ServerChoices()), attempt(CASES[name], PASSES[name])
     assert not default.passed
     assert better.passed, better.marks
     assert all(mark.passed or mark.limited for mark in default.marks)
@@ -33,13 +33,13 @@ def test_a_case_fails_by_default_and_can_be_passed(name: str) -> None:
 @pytest.mark.parametrize(
     "chosen",
     [
-        Choices(max_num_batched_tokens=64),
-        Choices(enable_prefix_caching=True, max_num_seqs=2),
-        Choices(speculative="draft"),
-        Choices(speculative="ngram", kv_dtype="int4", enable_prefix_caching=True),
+        ServerChoices(max_num_batched_tokens=64),
+        ServerChoices(enable_prefix_caching=True, max_num_seqs=2),
+        ServerChoices(speculative="draft"),
+        ServerChoices(speculative="ngram", kv_dtype="int4", enable_prefix_caching=True),
     ],
 )
-def test_work_is_conserved_and_no_block_leaks(chosen: Choices) -> None:
+def test_work_is_conserved_and_no_block_leaks(chosen: ServerChoices) -> None:
     case = replace(CASES["agents"], load=SMALL)
     result = served(case, chosen, case.deployment(chosen))
     assert len(result.requests) == SMALL.users * SMALL.turns
@@ -56,7 +56,10 @@ def test_work_is_conserved_and_no_block_leaks(chosen: Choices) -> None:
 
 
 def test_a_small_pool_preempts_and_still_ends() -> None:
-    case, chosen = CASES["batch"], Choices(max_num_seqs=192, max_num_batched_tokens=2048, gpu_memory_utilization=0.3)
+    case, chosen = (
+        CASES["batch"],
+        ServerChoices(max_num_seqs=192, max_num_batched_tokens=2048, gpu_memory_utilization=0.3),
+    )
     result = served(case, chosen, case.deployment(chosen))
     assert result.preempted > 0
     assert result.left == 0
@@ -64,20 +67,22 @@ def test_a_small_pool_preempts_and_still_ends() -> None:
 
 def test_more_memory_never_lowers_what_fits() -> None:
     case = CASES["agents"]
-    blocks = [case.deployment(Choices(gpu_memory_utilization=share / 100)).num_blocks for share in range(20, 96, 5)]
+    blocks = [
+        case.deployment(ServerChoices(gpu_memory_utilization=share / 100)).num_blocks for share in range(20, 96, 5)
+    ]
     assert blocks == sorted(blocks)
-    for chosen in (Choices(gpu_memory_utilization=0.2), Choices(gpu_memory_utilization=1.0)):
+    for chosen in (ServerChoices(gpu_memory_utilization=0.2), ServerChoices(gpu_memory_utilization=1.0)):
         found = memory(case, chosen, case.deployment(chosen))
         assert not found.passed
         assert found.limited
 
 
-def scripted(case: Case, ttft: float, tpot: float, wait: str = "", prefill: int = 0) -> Simulated:
+def scripted(case: CapstoneCase, ttft: float, tpot: float, wait: str = "", prefill: int = 0) -> Simulated:
     """Ten requests that come together; half of a late one's time to first token is in the queue, and a little more."""
     came = [(ttft, 1), (ttft + 10 * tpot, 10)]
-    requests = [Request(i, 0, 0.0, 100, 0.6 * ttft if wait else 0.0, 0, wait, list(came)) for i in range(10)]
+    requests = [SimulatedRequest(i, 0, 0.0, 100, 0.6 * ttft if wait else 0.0, 0, wait, list(came)) for i in range(10)]
     ended = came[-1][0]
-    return Simulated(requests, [Step(ended, 2 * tpot, 0.0, prefill, 0, 10, 0, 15.0, "memory")], 0, 0)
+    return Simulated(requests, [SimulatedStep(ended, 2 * tpot, 0.0, prefill, 0, 10, 0, 15.0, "memory")], 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_failed_target_says_what_limited_it(
 ) -> None:
     case = CASES["agents"]
     found = scripted(case, ttft * case.targets.ttft_ms, tpot * case.targets.tpot_ms, wait, prefill)
-    marks = {mark.name: mark for mark in grade(case, Choices(), found)}
+    marks = {mark.name: mark for mark in grade(case, ServerChoices(), found)}
     assert {name for name, mark in marks.items() if not mark.passed} == {*said, *(["Goodput"] if said else [])}
     for name, words in said.items():
         assert words in marks[name].limited
@@ -111,4 +116,4 @@ def test_the_command_line_grades_and_refuses(capsys: pytest.CaptureFixture[str])
     assert "vllm serve meta-llama/Llama-3.1-70B" in said
     assert main(["capstone", "nobody"]) == 2
     with pytest.raises(ConfigError, match="off, draft or ngram"):
-        Choices(speculative="eagle3")
+        ServerChoices(speculative="eagle3")
