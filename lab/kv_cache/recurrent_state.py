@@ -104,8 +104,8 @@ class RecurrentState:
     """
 
     def __init__(self, begin: Checkpoint | None = None) -> None:
-        """``begin``: that to go on from; None: there is no text yet."""
-        self.marks = [begin or Checkpoint(0)]
+        """``begin``: that to go on from, as others may; None: there is no text yet."""
+        self.marks = [Checkpoint(begin.position, dict(begin.layers)) if begin else Checkpoint(0)]
         self._kept: dict[bool, Prefix] = {}  # by whether a prompt was read
         self._computing: list[Checkpoint] = []
         self.rollback: Rollback = "recompute"

@@ -10,7 +10,7 @@ import torch
 from lab import EngineConfig, SamplingParams, UnsupportedModelError
 from lab.backends.torch.sampler import distribution
 from lab.engine.engine import Engine
-from lab.kv_cache.recurrent_state import RecurrentState
+from lab.kv_cache.recurrent_state import LayerState, RecurrentState
 from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.models.language_model import LanguageModel
@@ -189,24 +189,38 @@ def test_only_layers_with_attention_take_cache_memory() -> None:
     assert run.metrics.kv_used_bytes == attention * (len(run.prompt_token_ids) + 3)
 
 
+def sums(layer: int, inputs: torch.Tensor, after: LayerState) -> torch.Tensor:
+    """A layer whose state is the sum of all inputs."""
+    found = after.recurrent.get(0, torch.zeros(1)) + inputs[0, :, 0].cumsum(0)
+    after.recurrent[0] = found[-1:]
+    return found[None, :, None]
+
+
+def test_sequences_that_go_on_from_one_checkpoint_roll_back_each_to_its_own() -> None:
+    first = RecurrentState()
+    first.begin(1, 0, "recompute")
+    first.run(0, torch.ones(1, 1, 1), sums)
+    both = [RecurrentState(first.marks[-1]) for _ in range(2)]
+    for scale, state in enumerate(both, 1):
+        state.begin(3, 2, "recompute")
+        state.run(0, torch.full((1, 3, 1), 10.0 * scale), sums)
+    for scale, state in enumerate(both, 1):
+        state.rewind(2, 2, sums)
+        assert state.marks[-1].layers[0].recurrent[0] == 1 + 10 * scale
+
+
 @pytest.mark.parametrize("rollback", ["snapshots", "recompute"])
 def test_a_state_goes_back_to_wherever_a_round_ended(rollback) -> None:
     """Against the sum of the tokens kept, over random rounds: of a pass's last tokens any number may be rejected."""
     state, draws, kept = RecurrentState(), torch.Generator().manual_seed(1), []
 
-    def compute(layer: int, inputs: torch.Tensor, after) -> torch.Tensor:
-        before = after.recurrent.get(0, torch.zeros(1))
-        sums = before + inputs[0, :, 0].cumsum(0)
-        after.recurrent[0] = sums[-1:]
-        return sums[None, :, None]
-
     for _ in range(300):
         count, uncertain = (int(torch.randint(1, 7, (), generator=draws)) for _ in range(2))
         uncertain = min(uncertain, count) - 1
         values = torch.randint(1, 9, (count,), generator=draws).tolist()
-        state.rewind(len(kept), len(kept), compute)
+        state.rewind(len(kept), len(kept), sums)
         state.begin(count, uncertain, rollback)
-        out = state.run(0, torch.tensor(values, dtype=torch.float32)[None, :, None], compute)
+        out = state.run(0, torch.tensor(values, dtype=torch.float32)[None, :, None], sums)
         assert out.flatten().tolist() == [sum(kept) + part for part in itertools.accumulate(values)]
         rejected = int(torch.randint(0, uncertain + 1, (), generator=draws))
         kept += values[: count - rejected]
