@@ -208,7 +208,7 @@ def served(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment, se
 
 
 def memory(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment) -> Grade:
-    """A grade: does the longest conversation fit beside the weights, and a step's activations beside the share in use?"""
+    """A grade: does the longest conversation fit beside the weights, and a step's activations beside the share used?"""
     shape, longest = deployment.shape, case.load.longest
     per_token = 2 * (4 * shape.hidden_size + 2 * shape.intermediate_size)
     each = 1 + (chosen.num_speculative_tokens if chosen.speculative != "off" else 0)
