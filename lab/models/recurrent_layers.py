@@ -78,9 +78,6 @@ class RecurrentLayers:
                 module.__class__ = _by_sequence(type(module))
         self.costs = functools.cache(self._measured)
 
-    def __len__(self) -> int:
-        return len(self._layers)
-
     def first(self, layers: int) -> RecurrentLayers | None:
         """Those among the first ``layers`` layers of the model; None if there is none."""
         found = {index: module for index, module in self._layers.items() if index < layers}

@@ -73,7 +73,7 @@ def layout(step: int) -> dict[str, Any]:
 
 
 def caption(sequences: int) -> str:
-    """How many requests share the latest column's forward pass, if several."""
+    """The number of requests that share the latest column's forward pass, if several."""
     return "" if sequences == 1 else f"passes shared by {sequences} requests"
 
 

@@ -219,7 +219,7 @@ def rows(
     metrics: Metrics, config: Mapping[str, Any], before: PreviousRun | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
     """A run's cards. "Prefix hits" has none where nothing could be found in the cache, "TV from target" where the rule
-    is lossless, "State rollback" where no recurrent state went back."""
+    is lossless, "Rollback" where no recurrent state went back."""
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
     there = {"found": findable, "variation": metrics.mean_total_variation is not None}
     there["rollback"] = metrics.rollback is not None
