@@ -35,9 +35,9 @@ export function mount(element, gradio, setup) {
   function go(place) {
     slider.value = place;
     const at = Number(slider.value);
-    write($(".now"), drawn.draw(at));
-    write($(".place"), `${at + 1} of ${drawn.count}`);
-    slider.setAttribute("aria-valuetext", $(".place").textContent);
+    write($(".tells"), drawn.draw(at));
+    write($(".reached"), `${at + 1} of ${drawn.count}`);
+    slider.setAttribute("aria-valuetext", $(".reached").textContent);
     back.ariaDisabled = at === 0 ? "true" : null;
     next.ariaDisabled = at === drawn.count - 1 ? "true" : null;
   }
@@ -100,7 +100,7 @@ export function mount(element, gradio, setup) {
       grid.show(picture);
       names.forEach((name, i) => {
         const blocks = frames[at].tables[name] ?? [];
-        rows[i].replaceChildren(...blocks.map((block) => square([Number(name)], block, picture.columns.pool[0].fill[block] / picture.head.config.block_size)));
+        rows[i].replaceChildren(...(blocks.length ? [] : [make("small", "", "no blocks")]), ...blocks.map((block) => square([Number(name)], block, picture.columns.pool[0].fill[block] / picture.head.config.block_size)));
       });
       return frames[at].say;
     }

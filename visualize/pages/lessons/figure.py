@@ -45,7 +45,7 @@ RECORDED = DOCS / "lesson-figures.json.gz"
 Record = dict[str, Any]
 Steps = Sequence[Sequence[tuple[int, Event]]]
 """The events of a batch, by step, each with the number of its sequence."""
-ROUNDS = 6
+ROUNDS = 4
 """Rounds of a run that are shown."""
 VERDICTS = 8
 """Draft tokens of a run whose verification is shown."""
@@ -200,7 +200,7 @@ def _batch(runs: Mapping[str, Steps]) -> Record:
         said = [f"Step {i + 1}: {counted(len(timed), 'request')} in one pass."]
         said += [f"Request {listed([*map(str, sorted(begun))])} joins." if begun else ""]
         said += [f"Request {listed([*map(str, ended)])} has its last token: its place is free." if ended else ""]
-        said += [f"Waiting: {listed([*map(str, sorted(waits))])}." if waits else ""]
+        said += [f"Waiting: request {listed([*map(str, sorted(waits))])}." if waits else ""]
         pictures.append({"say": " ".join(filter(None, said))})
     return {"rows": [{"name": str(owner), "cells": cells} for owner, cells in rows.items()], "pictures": pictures}
 
