@@ -68,7 +68,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     page.press("#figure input", "ArrowRight")
     page.click("#figure [aria-label=Next]")
     expect(page.locator("#figure .tells")).to_contain_text("10 tokens in the cache")  # 8 of the prompt, and two steps
-    assert page.locator("#figure .computed").count() == 6  # K and V of the newest, in three formats
+    assert page.locator("#figure .columns .computed").count() == 6  # K and V of the newest, in three formats
     page.press("#figure input", "Home")
     expect(page.locator("#figure .reached")).to_have_text(re.compile("^1 of"))
     for button in ("#run", "#stop"):
