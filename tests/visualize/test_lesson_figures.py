@@ -14,7 +14,14 @@ from visualize.pages.lessons import figure as figures
 from visualize.pages.lessons.figure import figure
 
 DRAWN = {number: lesson.front.figure for number, lesson in course().items() if lesson.front.figure}
-KINDS = {"cache": [1, 2, 3], "table": [5], "prefixes": [6], "batch": [7], "round": [8, 11, 13], "verdict": [9, 14, 17]}
+KINDS = {
+    "cache": [1, 2, 3],
+    "table": [5],
+    "prefixes": [6],
+    "batch": [7, 19],
+    "round": [8, 11, 13],
+    "verdict": [9, 14, 17],
+}
 
 
 def shown(number: int) -> tuple[dict[str, Any], list[Any]]:

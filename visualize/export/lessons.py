@@ -26,7 +26,7 @@ from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Eighteen lessons: predict, see a recorded run, explain."
+ABOUT = "Nineteen lessons: predict, see a recorded run, explain."
 PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
 
