@@ -26,6 +26,7 @@ export function mount(element, gradio, setup) {
     write($(".see"), record.say);
     $(".drawing-of").replaceChildren();
     $(".drawing-of").className = `drawing-of ${record.draws}`;
+    $(".drawing-of").ariaHidden = ["cache", "batch"].includes(record.draws) ? "true" : null; // their sentences say it all
     for (const name of ["round", "verdict"]) $(`.drawing-of-${name}`).hidden = record.draws !== name;
     drawn = drawings[record.draws](record);
     slider.max = drawn.count - 1;
