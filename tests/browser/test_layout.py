@@ -36,7 +36,7 @@ CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidd
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open()
+    lab = visit().open(max_tokens=40)
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(30)
@@ -82,7 +82,7 @@ SQUARES = """() => {
 
 
 def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
-    lab = visit(viewport={"width": 1440, "height": 900}).open(max_tokens=100)
+    lab = visit(viewport={"width": 1440, "height": 900}).open(max_tokens=60)
     page = lab.page
     lab.ran()
     assert page.evaluate(EMPTY_SCROLLBARS) == []

@@ -184,37 +184,6 @@ def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_file
     lab.page.wait_for_selector(f".token >> nth=1 >> text='{first}'")
 
 
-def test_the_address_has_the_seed_of_a_run_and_one_recorded_on_a_gpu_is_opened_without_one(
-    visit: Visit, tmp_path: Path
-) -> None:
-    lab, seeds = visit().open(seed="", max_tokens=5), set()
-    for _ in range(2):
-        lab.ran()
-        seed = str(Run.load(lab.save("json", tmp_path)).started.sampling["seed"])
-        assert lab.link["seed"] == seed
-        assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
-        seeds.add(seed)
-    assert len(seeds) == 2
-
-    name, file = next((name, file) for name, file in runs().items() if "Draft" in name)
-    run = Run.load(file)
-    for again in (False, True):
-        if again:
-            lab.ran()
-            assert lab.page.inner_text(".notice") == ""
-        lab.pick("replays", name)
-        expect(lab.page.locator(".notice")).to_contain_text(run.started.hardware)
-        lab.finish()
-        assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
-        lab.came_to_its_end(48)
-    lab.slow(400)
-    last = list(runs())[-1]
-    for chosen in (name, last):  # the second before the first is there
-        lab.pick("replays", chosen)
-    lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(runs()[last]).prompt.split()[1]}'")
-    assert not {"run", "step"} & lab.link.keys()
-
-
 def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:
     lab = visit().open(**LONG)
     file = tmp_path / "run.json"
