@@ -67,12 +67,6 @@ def test_swapping_a_and_b_inverts_the_result(compare) -> None:
         assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
-def test_acceptance_is_reported_only_for_settings_with_a_drafter(compare) -> None:
-    acceptance = compare(PLAIN, SPECULATIVE)["metrics"]["draft_acceptance_rate"]
-    assert acceptance["a"] is acceptance["ratio"] is None
-    assert 0 < acceptance["b"]["value"] < 1
-
-
 @pytest.mark.parametrize("b_first", [False, True])
 def test_a_and_b_alternate_and_each_repeat_has_a_seed_of_its_own(lab, monkeypatch, b_first) -> None:
     turns, decode = [], bench._decode

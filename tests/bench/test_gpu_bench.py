@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import defaultdict
-from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -19,17 +17,15 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, Run, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
-from lab.backends.gpu.fused_layer import FusedLayer
 from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench.gpu import kernels_alone, large, pair, session
-from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, time_prefill
-from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
+from lab.bench.gpu import kernels_alone, pair, session
+from lab.bench.gpu.large import PROMPT_TOKENS, Speculation
+from lab.bench.gpu.random_models import TINY_TARGET, Scripted, draft_script, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
 from lab.bench.gpu.session import PARTS, RECORDING, run_gpu, run_part
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.output import format_record, spread
+from lab.bench.output import format_record
 from lab.engine.adaptive_window import tokens_per_round
-from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.storage import bytes_per_token
 from lab.load import new_engine
 from lab.measure.measuring import steps
@@ -145,77 +141,6 @@ def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_s
     assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
 
 
-def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
-    """A round is started only if it leaves time for what follows; a row that fails is not run again; one with too
-    little time to compile is left out, and ratios do not wait for it."""
-    calls, prompts = [], defaultdict(list)
-
-    def row(name):
-        def generate(prompt):
-            calls.append(name)
-            prompts[name].append(prompt)
-            if name == "broken":
-                raise ValueError(name)
-            time.sleep(0.01)
-            return 10
-
-        return generate
-
-    rows = {name: row(name) for name in ("a", "broken", "b")}
-    lab = scripted_pair(0.5)
-    sheet = Sheet(tmp_path / "sheet", until=time.time() + 50)
-    pair.time_rows(sheet, lab, "rows", rows, ("one", "two"), 3, reserve=10)
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {"a": 3, "b": 3}
-    assert calls[:5] == ["a", "a", "broken", "b", "b"]
-    assert calls.count("broken") == 1
-    assert prompts["a"] == ["one", "one", "two", "one"]  # to warm up, then each round the next
-    pair.time_rows(sheet, lab, "static", rows, ("one",), 3, reserve=49.99)
-    assert {name: found["samples"] for name, found in sheet.result["static"].items()} == {"a": 1, "b": 1}
-    assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
-
-    ours, theirs = pair.RATIOS[0]
-    sheet = Sheet(until=time.time() + 50)
-
-    def last(prompt):
-        assert list(sheet.result["ratios"]) == [f"{ours} / {theirs}"]
-        return 10
-
-    rows = {ours: row("a"), theirs: row("b"), "slow": None, "last": last}
-    pair.time_rows(sheet, lab, "rows", rows, ("one",), 2, reserve=1, needed={"slow": 60, "last": 1})
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {ours: 2, theirs: 2, "last": 2}
-    assert [line.partition(" (")[0] for line in sheet.result["left_out"]] == ["slow"]
-    assert "failures" not in sheet.result
-    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
-    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
-
-
-@interpreted
-@pytest.mark.slow
-def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
-    """Otherwise the difference between two rows would be that between layers, too."""
-    target = scripted(random_script())
-    words = tokenizer(target.vocabulary)
-    fused, unfused = (new_engine(target, words, kernels="triton", fuse_layers=fuse) for fuse in (True, False))
-    asked: set[tuple[str, bool]] = set()
-    forward = Scripted.forward
-
-    def spied(model, token_ids, positions, plan, keep):
-        layers = {type(module) for module in model.model.modules()}
-        asked.add(("auto" if isinstance(plan, BlockPlan) else plan.sdpa, FusedLayer in layers))
-        return forward(model, token_ids, positions, plan, keep)
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    monkeypatch.setattr(large, "PREFILL_RUNS", 1)
-    sheet = Sheet()
-    time_prefill(sheet, fused, unfused, 5)
-    assert not sheet.result.keys() - {"prefill"}
-    assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
-    assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked
-    for row in sheet.result["prefill"].values():
-        assert row["spread"]["samples"] == 1, "the first of two only warms up"
-        assert row["tokens_per_second"] == pytest.approx(5 / (row["milliseconds"] / 1000))
-
-
 @pytest.mark.slow
 def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
@@ -287,22 +212,6 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
     assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
 
 
-def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
-    """Its command line is run in this process, without the exit."""
-    monkeypatch.setattr(session.os, "_exit", lambda code: None)
-    monkeypatch.setattr(session.gc, "freeze", lambda: None)
-    python, how, module, *reported = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
-    assert (python, how, module) == (sys.executable, "-m", session.__name__)
-    session.main(*reported)
-    entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
-    assert "nowhere" in entry["failure"]
-    assert "Traceback" in entry["traceback"]
-    left = []
-    monkeypatch.setattr(session, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
-    session.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
-    assert left[0] < 0, "its time was over in 1970"
-
-
 def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     def broken(sheet, **options):
         assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
@@ -359,19 +268,3 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
         assert not [event for event in run.events if isinstance(event, FellBack)]
         script.copy_(script.flip(0))
     assert Again.made[0].replayed == 6
-
-
-def test_output_lengths_are_geometric_and_follow_the_seed():
-    lab = engine(scripted(random_script(), end=0.2))
-    sampling, lengths = SamplingParams(max_tokens=200, temperature=1.0), []
-    configs = EngineConfig(), EngineConfig(paged=True, kv_dtype="int8")
-    for seed in range(20):
-        one, other = (lab.generate(prompt(6), config, replace(sampling, seed=seed)) for config in configs)
-        assert one.token_ids == other.token_ids
-        assert one.token_ids[-1] == END
-        lengths.append(len(one.token_ids))
-    # Mean 5, standard deviation 4.5; the mean of 20 has one of about 1.
-    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=3.5)
-    words, texts = tokenizer(TINY_TARGET.vocabulary), [prompt(17, first) for first in range(9)]
-    assert {len(words(text)["input_ids"]) for text in texts} == {17}
-    assert len(set(texts)) == 9

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from lab import EngineConfig
 from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
-from lab.bench import quality_bench, step_times
+from lab.bench import step_times
 from lab.bench.output import format_record, write
 from lab.claims import report
 from lab.errors import LabError
@@ -127,20 +125,6 @@ def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
 
 
-def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(bench, monkeypatch, tmp_path, capsys) -> None:
-    """What a bench computes beside the engine has no budget: transformers' own generation, or a text's logits."""
-    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-    monkeypatch.setattr(step_times, "run_roofline", raises(full))
-    assert bench("roofline", "--json", tmp_path / "out.json") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("python -m lab.bench roofline: The device ran out of memory.")
-    assert said.count("\n") == 1
-    monkeypatch.setattr(step_times, "run_roofline", raises(RuntimeError("a bug")))
-    with pytest.raises(RuntimeError, match="a bug"):
-        bench("roofline", "--json", tmp_path / "out.json")
-    assert not list(tmp_path.iterdir())
-
-
 def test_tables_and_records_hold_what_their_forms_cannot(bench, measured, monkeypatch, tmp_path) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
@@ -203,27 +187,6 @@ def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
     assert said.count("\n") == 1
     assert not loaded or "whole round" in part
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("name", ["ladder", "ab --b paged=true", "window", "roofline", "logprobs", "llama"])
-def test_more_tokens_than_the_context_leaves_are_refused(bench, tmp_path, capsys, name: str) -> None:
-    """Fewer would be decoded than the record says."""
-    assert bench(*name.split(), "--max-tokens", "5000", "--json", tmp_path / "record.json") == 2
-    assert f"--max-tokens 5000 is too many: {command.load_engine().target.name}" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_file_of_prompts_has_one_a_line_and_no_byte_order_mark(bench, monkeypatch, tmp_path) -> None:
-    """The mark, which some editors write, would be a token of the first prompt. Other separators are text."""
-    asked = {}
-    monkeypatch.setattr(quality_bench, "run_ab", lambda engine, **options: asked.update(options) or {})
-    (file := tmp_path / "prompts.txt").write_bytes("\ufeffThe king\r\n \r\nA\u2028fox\x0c".encode())
-    how = ("--b", "kv_dtype=int8", "--temperature", "0.5", "--repeats", "2")
-    assert bench("ab", *how, "--prompts", file, "--json", tmp_path / "ab.json") == 0
-    assert asked["prompts"] == ["The king", "A\u2028fox\x0c"]
-    assert (asked["a"], asked["b"], asked["repeats"]) == (EngineConfig(), EngineConfig(kv_dtype="int8"), 2)
-    assert asked["sampling"].temperature == 0.5
-    assert asked["sampling"].max_tokens == 64
 
 
 @pytest.mark.parametrize("worse", [None, "a/worse"])

@@ -10,10 +10,6 @@ from playwright.sync_api import expect
 from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab, Visit
 
 PLAIN = {"speculative": "off", "paged": 0}
-TALE = (
-    "Once upon a time there was a poor miller who had three sons, and when the old miller died, the eldest took the "
-    "mill, the second took the ass, and the youngest had nothing but the cat. So the youngest son went to the king, and"
-)
 
 
 def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
@@ -116,33 +112,6 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     assert end["tokens"].keys() == {"prompt", "plain"}
     assert end["recomputed"] == {"again": 30, "new": 30}  # a point a pass, in place of the blocks
     assert not lab.page.is_visible("[data-chart=blocks]")
-
-
-def test_every_drafter_leaves_the_text_unchanged_and_drafts_as_well_as_it_can(visit: Visit) -> None:
-    lab, texts, kept = visit().open(prompt=TALE, max_tokens=24, temperature=0, adaptive_window=1), {}, {}
-    for name in ("early_exit", "eagle3", "ngram", "synthetic", "mismatched"):
-        if name == "mismatched":
-            lab.choose("speculative", "draft")
-            lab.pick("pair", name)
-            lab.until_asked(pair=name)
-        else:
-            lab.choose("speculative", name)
-            lab.until_asked(speculative=None if name == "draft" else name)
-        if name == "early_exit" and texts:
-            lab.toggle("adaptive_window")  # which keeps none of its drafts
-            lab.until_asked(adaptive_window=None)
-        end = lab.ran().seen()
-        lab.came_to_its_end()
-        texts[name] = end["text"]
-        assert (lab.page.inner_text(".notice") != "") == (name == "synthetic"), "it is made by chance: the page says so"
-        if end["tokens"].get("accepted"):
-            assert end["rounds"]["accepted"] == end["tokens"]["accepted"], name
-            lab.page.mouse.move(0, 0)  # it may lie where the one before lay
-            lab.tokens("accepted").first.hover()
-            kept[name] = lab.tip.inner_text()
-    assert len(set(texts.values())) == 1, texts
-    kept.pop("mismatched", None)
-    assert len(set(kept.values())) == len(kept) >= 2, f"each token's tip names its drafter: {kept}"
 
 
 def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:

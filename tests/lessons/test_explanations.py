@@ -11,7 +11,6 @@ import pytest
 
 from lab.measure.comparison import Summary
 from lab.measure.interval import factor_interval
-from lab.measure.workload import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 from lessons.marking import right_one
@@ -161,16 +160,6 @@ def test_the_gain_of_drafting_is_given_for_one_and_for_sixteen(
     assert re.search(rf"sixteen at once, \S+× \({pays}\)", text)
 
 
-def test_code_is_reported_from_a_story() -> None:
-    lesson = course()[10]
-    assert lesson.front.preset.runs.prompts["code"] in CODE
-    assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}
-    before = measured(10, **rates(four=[1.5, 1.6, 1.7]))
-    for code, said in (([1.1, 1.15, 1.2], "clearly less."), ([1.1, 0.9, 1.6], "too close to call which is more.")):
-        after = measured(10, **rates(four=code))
-        assert lesson.front.change.see.fill(after | {"before": before}).endswith(said)
-
-
 def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:
     def together(*all_levers: float) -> str:
         alone = {"no_cache": 10.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
@@ -218,12 +207,6 @@ def test_nothing_is_blamed_for_a_passs_time_unless_it_takes_most_of_it(
     text = explained(number, **found)
     assert [place for place, words in enumerate(WAITS[number]) if words in text] == said
     assert "at least" not in text.partition("How near")[2].partition("What each")[0]  # no bound that a pass may beat
-
-
-@pytest.mark.parametrize(("share", "said"), [(NEAR, "so "), (FAR, "far from both limits"), (BEYOND, "beat the limits")])
-def test_the_balance_of_a_machine_is_used_only_where_a_pass_is_near_it(share: float, said: str) -> None:
-    text = explained(2, runs__cached__roofline_fraction=[share] * 3, **growing(1.4, 1.2, 1.6))
-    assert said in text.partition("By the two limits")[2].partition("A large GPU")[0]
 
 
 @pytest.mark.parametrize(

@@ -72,16 +72,6 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
     assert "would not start" in said(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
-def test_an_impossible_split_over_gpus_is_reported() -> None:
-    for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
-        split = said(model=model, tensor_parallel=gpus, longest=2048, speculative="off")
-        assert split["problem"]
-        assert split["say"] == f"This model's heads cannot be split over {gpus} GPUs: choose {choose}."
-    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
-    assert both["problem"]
-    assert both["say"] == "The heads of SmolLM2 1.7B and SmolLM2 135M cannot both be split over 2 GPUs: choose 1."
-
-
 def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
     alone, both = (said(gpu="l4", tensor_parallel=1, speculative=how)["splits"][0] for how in ("off", "draft"))
     assert (alone["token"], both["token"]) == ("128 KiB", "160 KiB")  # 16 layers of 8 heads of 64 numbers
@@ -96,33 +86,6 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
             for one in (draft, None)
         )
         assert with_draft - without == draft.parameters * bits // 8, weights
-
-
-def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
-    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", gpu=OTHER, memory=1)  # 32 and 9 query heads
-    assert [row["gpus"] for row in both["splits"]] == ["1"]
-    assert "--tensor-parallel-size" not in both["command"]
-    assert both["problem"]
-    assert "choose larger GPUs, weights of fewer bits or another draft." in both["say"]
-    assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in both["differences"])
-
-
-def test_sequences_longer_than_the_models_context_are_refused() -> None:
-    for model in ("gpt-2", "llama-3.1-8b"):
-        most = known_models()[model].shape.context_length
-        longer = said(model=model, longest=most + 1, mean=100)
-        assert longer["problem"]
-        assert f"was made for {most:,} tokens at most" in longer["say"]
-        assert not said(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculative="off")["problem"]
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", OTHER])
-def test_a_command_that_asks_for_all_of_the_memory_is_refused(model: str) -> None:
-    """vLLM compares it with what is free when it starts, which is less: CUDA has taken its part."""
-    everything = said(model=model, hub="owner/name", set_aside=0, speculative="off")
-    assert everything["problem"]
-    assert "some of it set aside" in everything["say"]
-    assert not said(model=model, hub="owner/name", set_aside=5, speculative="off")["problem"]
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
