@@ -61,6 +61,7 @@ def test_every_phase_of_a_round(visit: Visit, look: str) -> None:
             assert violations(page, ".film") == []  # as it begins, while something moves
         seen.add(now)
         page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(100)
     assert stages == {"Draft", "Verify", "Accept or reject", "Commit"}
 
 
