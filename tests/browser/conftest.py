@@ -47,7 +47,7 @@ QUIET = (
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost",
-    "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
+    "--js-flags=--no-opt,--no-maglev,--single-threaded",  # optimizing, and threads, cost more than they save in seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 
