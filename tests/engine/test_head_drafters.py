@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -46,6 +48,12 @@ def lab() -> Engine:
     return load_engine(max_num_batched_tokens=33, kernels="auto", dtype="float32")  # the longer prompts are in chunks
 
 
+@pytest.fixture(scope="module")
+def alone(lab: Engine) -> Callable[[EngineConfig], list[Run]]:
+    """The prompts' runs one by one; each setting's are made once."""
+    return functools.cache(lambda config: [lab.generate(prompt, config, GREEDY) for prompt in PROMPTS])
+
+
 def drafts(run: Run) -> list[int]:
     return [event.token_id for event in of(run, Proposed)]
 
@@ -54,10 +62,10 @@ BOTH = [(kind, name) for name in CONFIGS for kind in ("eagle3", "dflash")]
 
 
 @pytest.mark.parametrize(("kind", "name"), BOTH)
-def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(lab, kind, name):
+def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(lab, alone, kind, name):
     config = replace(CONFIGS[name], speculative=kind)
-    plain = replace(config, speculative="off", enable_prefix_caching=False)
-    expected = [lab.generate(prompt, plain, GREEDY).token_ids for prompt in PROMPTS]
+    plain = replace(config, speculative="off", enable_prefix_caching=False, adaptive_window=False)
+    expected = [run.token_ids for run in alone(replace(plain, num_speculative_tokens=4, num_blocks=None))]
     for _ in range(1 + config.enable_prefix_caching):
         runs = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in PROMPTS]]
         assert [run.token_ids for run in runs] == expected
@@ -68,13 +76,12 @@ def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(lab, kind, name
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 @pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool", "reference"])
-def test_how_keys_and_values_are_kept_changes_no_draft(lab, kind, name):
+def test_how_keys_and_values_are_kept_changes_no_draft(lab, alone, kind, name):
     """Found in the cache, preempted, never kept, in C or in torch: the head reads a token with the same states."""
     config = replace(CONFIGS[name], speculative=kind)
-    alone = [lab.generate(prompt, EngineConfig(speculative=kind), GREEDY) for prompt in PROMPTS]
     for _ in range(2):
         again = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in PROMPTS]]
-    assert [drafts(run) for run in again] == [drafts(run) for run in alone]
+    assert [drafts(run) for run in again] == [drafts(run) for run in alone(EngineConfig(speculative=kind))]
     if name == "prefixes":
         assert all(run.metrics.cached_prompt_tokens for run in again if len(run.prompt_token_ids) > 4)
         assert any(of(run, BlockCopied) for run in again) == (kind == "eagle3")  # the token before is computed again
