@@ -162,7 +162,7 @@ def test_a_link_sets_every_control_and_is_kept_by_them(visit: Visit) -> None:
 def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_link_could_have_is_refused(
     visit: Visit,
 ) -> None:
-    lab = visit().open(max_tokens=24)
+    lab = visit().open()
     lab.pick("openings", "Once upon a time")
     expect(lab.prompt).not_to_have_value("")
     lab.prompt.fill("My own words")

@@ -36,7 +36,7 @@ CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidd
 
 
 def test_on_a_projector_everything_is_in_view_nothing_jumps_and_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=40)
+    lab = visit().open()
     before = lab.page.evaluate(BOXES)
     lab.run()
     lab.wait_for_tokens(30)
