@@ -21,8 +21,7 @@ from lab.bench import drafter_bench, ladder, llama, step_times, verifiers, vllm_
 from lab.bench.ladder import ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round
 from lab.measure.workload import PROMPTS
-from lab.trace.events import Committed, Distributions, Finished, RunStarted, StepTimed
-from lab.trace.recorder import Recorder
+from lab.trace.events import Distributions
 from lab.vllm.completion import CompletionEnd, ReportedRounds
 from tests import tiny_models
 
@@ -79,27 +78,6 @@ def test_rows_of_the_ladder_are_of_the_same_work(lab) -> None:
         (row,) = time_rows(engine, {"cache": lambda prompt, asked=asked: asked.append(prompt) or 1}, "AB", 1, silent)
         assert row["samples"] == 2
         assert asked == [*("AB" if captured else "A"), "A", "B"]
-
-
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded) -> None:
-    lab = tiny_models.engine("llama", "good")
-
-    def timed(config: EngineConfig) -> int:
-        generate = ladder.lab_generate(lab, config, SamplingParams(max_tokens=5, ignore_eos=True))
-        return (generate if recorded else ladder._unrecorded(generate))("The king")
-
-    seen, emit = [], Recorder.emit
-    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
-    assert timed(EngineConfig(speculative="draft")) == 5
-    assert (StepTimed in seen) == recorded
-    assert {RunStarted, Committed, Finished} <= set(seen)
-    monkeypatch.setattr(lab.draft, "forward", None)
-    with pytest.raises(LabError, match="went on without its drafter"):
-        timed(EngineConfig(speculative="draft"))
-    monkeypatch.setattr(lab.target, "forward", None)
-    with pytest.raises(LabError, match="failed"):
-        timed(EngineConfig())
 
 
 # -- llama.cpp -------------------------------------------------------------------------------

@@ -17,20 +17,18 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, Run, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
-from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench.gpu import kernels_alone, pair, session
-from lab.bench.gpu.large import PROMPT_TOKENS, Speculation
+from lab.bench.gpu import kernels_alone, session
+from lab.bench.gpu.large import PROMPT_TOKENS
 from lab.bench.gpu.random_models import TINY_TARGET, Scripted, draft_script, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
 from lab.bench.gpu.session import PARTS, RECORDING, run_gpu, run_part
 from lab.bench.gpu.sheet import Sheet
 from lab.bench.output import format_record
-from lab.engine.adaptive_window import tokens_per_round
 from lab.kv_cache.storage import bytes_per_token
 from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
-from tests.captured import Again, captured_engine, pretend_to_capture
+from tests.captured import Again, pretend_to_capture
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
@@ -118,60 +116,6 @@ def test_every_part_measures(tmp_path, monkeypatch):
 
     assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
     assert all(Run.load(path).reason for path in folder.iterdir())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the bench itself runs this there")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
-def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_scheduling_ahead(monkeypatch):
-    """None of them fails, and each runs as its name says."""
-    lab, rows = captured_engine(monkeypatch), {}
-    monkeypatch.setattr(pair, "load_engine", lambda **how: lab)
-    monkeypatch.setattr(pair, "PROMPTS", ("Once",))
-    monkeypatch.setattr(pair, "time_rows", lambda sheet, engine, into, found, *how, **more: rows.update(found))
-    sheet = Sheet()
-    pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
-    assert "failures" not in sheet.result
-    launched, launch = [], GpuBackend.launch_ahead
-    monkeypatch.setattr(GpuBackend, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
-    ahead = {}
-    for name in ("cache", "cache, no graphs", "cache, no async scheduling"):
-        launched.clear()
-        assert rows[name]("Once") == 6
-        ahead[name] = bool(launched)
-    assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
-
-
-@pytest.mark.slow
-def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
-    """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
-    one, the draft would never read a single token.)"""
-    lab, shapes = scripted_pair(0.5), {"warm": set(), "measured": set()}
-    now, forward = "warm", Scripted.forward
-    decoded: list[int] = []
-
-    def spied(model, token_ids, *rest):
-        shapes[now].add((model.name, len(token_ids)))
-        return forward(model, token_ids, *rest)
-
-    def decode(config, tokens=60):
-        run = lab.generate(prompt(20), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-        decoded.append(config.num_speculative_tokens if config.speculative == "draft" else 0)
-        return run
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    decode(EngineConfig())
-    sheet = Sheet()
-    speculation = Speculation(sheet, lab, lab.target.script, EngineConfig(), (1,), decode)
-    speculation.warm_up(80)
-    now = "measured"
-    assert speculation.measure(reserve=0)
-    assert shapes["measured"] <= shapes["warm"]
-    assert decoded == [0, 1, 0, 1, 1, 1]
-    row = sheet.result["speculation"][0]
-    assert row["expected_tokens_per_round"] == tokens_per_round(0.5, 1)
-    assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
-    assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
-    assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
 
 
 # -- the session -----------------------------------------------------------------------------

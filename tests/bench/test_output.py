@@ -15,8 +15,6 @@ from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
 from lab.bench import step_times
 from lab.bench.output import format_record, write
-from lab.claims import report
-from lab.errors import LabError
 from tests import tiny_models
 
 Command = Callable[..., int]
@@ -187,32 +185,3 @@ def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
     assert said.count("\n") == 1
     assert not loaded or "whole round" in part
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("worse", [None, "a/worse"])
-def test_claims_name_their_models_and_need_a_mismatched_draft(bench, monkeypatch, tmp_path, worse: str | None) -> None:
-    """The embedded pair's is none for another target. One that is named is loaded once."""
-    problems = []
-
-    class Loading:
-        """Asks for the pairs that a claim may need; that is all it does."""
-
-        def __init__(self, load, **_):
-            for pair in ("matched", "mismatched", "mismatched"):
-                try:
-                    load(pair)
-                except LabError as error:
-                    problems.append(str(error))
-
-    lab, drafts, out = command.load_engine(), [], tmp_path / "out.json"
-    monkeypatch.setattr(command, "load_engine", lambda target, draft, **_: drafts.append(draft) or lab)
-    monkeypatch.setattr(report, "Trial", Loading)
-    monkeypatch.setattr(report, "CLAIMS", {})
-    monkeypatch.setattr(report, "read_claims", lambda args: {"ids": []})
-    named = ["--mismatched", worse] if worse else []
-    assert bench("claims", "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
-    assert drafts == ["a/draft", *named[1:]]
-    record = json.loads(out.read_text())
-    assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
-    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][: len(drafts)], lab.draft.name)
-    assert ["name a --mismatched too" in problem for problem in problems] == ([] if worse else [True, True])

@@ -25,7 +25,7 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
+from visualize.pages.compare.compare_job import Comparison
 from visualize.pages.compare.configurations import FORM, LANES, CompareInputs, from_link, preset_of, presets
 from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.run_settings import with_pairs
@@ -154,27 +154,6 @@ def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the
         assert last["rows"]
         assert ("race" in last) == (task.count > 1)
     assert reported == ["Identical outputs: both settings wrote the same 30 tokens."]
-
-
-def test_failures_are_explained() -> None:
-    def fail(pair: str) -> ScriptedEngine:
-        raise RuntimeError("no such thing")
-
-    for load, inputs, says in (
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt=""), "The prompt is empty"),
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
-        (lambda pair: ScriptedEngine(), CompareInputs(lanes=("cache",)), "Choose 2 to 5"),
-        (fail, CompareInputs(), "This failed (RuntimeError: no such thing)"),
-    ):
-        *_, last = Comparison(JobQueue(), load, inputs).records()
-        assert says in last["problem"]
-        assert not last["running"]
-    for load, inputs, says in (
-        (fail, CompareInputs(), "failed"),
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
-    ):
-        *_, last = GrowthMeasurement(JobQueue(), load, inputs).records()
-        assert says in last["growth"]["problem"]
 
 
 # -- the text --------------------------------------------------------------------------------

@@ -113,15 +113,6 @@ def test_a_draft_with_another_vocabulary_is_refused_and_others_are_named() -> No
     assert "choose a draft with the target's tokenizer. (" in said(model="gpt-2", longest=1000, mean=100)["say"]
 
 
-def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
-    found = said(set_aside=15)
-    *_, last = found["differences"]
-    assert "its 85% of the memory (--gpu-memory-utilization 0.85)" in last
-    assert "    --gpu-memory-utilization 0.85 " in found["command"]
-    assert "less is left for the cache than is counted here" in last
-    assert not any("counted here" in text for text in said(model=OTHER, hub="a/b", speculative="off")["differences"])
-
-
 def test_a_step_that_does_not_advance_all_sequences_is_reported() -> None:
     def about(**inputs: Any) -> list[str]:
         return [text for text in said(**inputs)["differences"] if text.startswith("A step of")]
@@ -138,14 +129,6 @@ def test_a_step_that_does_not_advance_all_sequences_is_reported() -> None:
     assert about(at_once=410, num_speculative_tokens=4, speculative="ngram", gpu=OTHER, memory=70) == []
     assert len(about(at_once=8192)) == 1
     assert about(at_once=8193) == [], "the command asks for enough"
-
-
-def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
-    other = said(model=OTHER, hub=" owner/name ", speculative="off")
-    assert other["command"].startswith("vllm serve owner/name \\\n")
-    assert other["splits"] == []
-    assert "calculated for known models" in other["say"]
-    assert "'$(id)'" in said(model=OTHER, hub="$(id)", speculative="off")["command"]
 
 
 @pytest.mark.parametrize(
