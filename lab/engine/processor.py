@@ -20,7 +20,7 @@ from lab.engine.memory_budget import Budget
 from lab.engine.prompt_encoder import PromptEncoder
 from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.attention import refuse_sdpa
+from lab.kv_cache.sdpa_support import refuse_sdpa
 from lab.models.chat_template import Chat, ChatTemplate
 from lab.models.state_head import HEADS
 from lab.trace.events import RunStarted
@@ -145,13 +145,14 @@ class Processor:
             device=str(self._target.device),
             dtype=self.dtype_name(config),
             num_blocks=sequence.report.num_blocks,
-            block_bytes=config.block_size * self._budget.token_bytes(config),
+            block_bytes=config.block_size * self._budget.slot_bytes(config),
             read_bytes_per_second=limits.bytes_per_second if limits else None,
             flops_per_second=limits.flops_per_second if limits else None,
             memory_bytes_per_second=limits.memory_bytes_per_second if limits else None,
             cuda_graphs=self._backends.captures(config) and config.kv_cache,
             compiled=target.compiled,
             hardware=self._hardware,
+            group_windows=self._budget.group_windows(config),
         )
 
     def limits(self, config: EngineConfig) -> Limits | None:

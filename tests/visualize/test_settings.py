@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
-from lab.kv_cache.attention import refuse_sdpa
+from lab.kv_cache.sdpa_support import refuse_sdpa
 from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
 from lab.settings import ENGINE_DEFAULTS, KV_DTYPES, OLD_NAMES, SETTINGS, Setting

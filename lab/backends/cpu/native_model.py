@@ -28,7 +28,7 @@ from lab.backends.cpu.structs import (
 )
 from lab.backends.interface import NewTokens
 from lab.config import SamplingParams
-from lab.kv_cache.block_table import side_by_side
+from lab.kv_cache.attention_metadata import side_by_side
 from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
