@@ -87,11 +87,13 @@ class Budget:
         cache = self.cache_config(config)
         needed, size = self.blocks_for(end, cache.block_size, cache.paged), cache.block_size
         if cache.num_blocks and needed > cache.num_blocks:
-            room = cache.num_blocks // len(self._groups(cache.paged)) * size
+            groups = len(self._groups(cache.paged))
+            each = f", one for each of {groups} groups of layers" if groups > 1 else ""
+            room = cache.num_blocks // groups * size
             raise PromptError(
                 f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
-                f"{size}; the pool has {cache.num_blocks:,}, so room for {room:,}. Use a larger pool (num_blocks), or "
-                "fewer tokens (max_tokens)."
+                f"{size}{each}; the pool has {cache.num_blocks:,}, so room for {room:,}. Use a larger pool "
+                "(num_blocks), or fewer tokens (max_tokens)."
             )
 
     def group_windows(self, config: EngineConfig) -> tuple[int | None, ...]:

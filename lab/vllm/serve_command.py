@@ -178,6 +178,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
     if config.speculative == "early_exit":
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
+    if config.speculative == "mtp":
+        yield "vLLM starts so only with a model that brings an MTP head in its checkpoint, such as MiMo."
     if config.speculative in ("eagle3", "dflash"):
         yield (
             "The command does not speculate, since it names no head. With one for this target, add "
@@ -190,9 +192,9 @@ def differences(config: EngineConfig) -> Iterator[str]:
             '"rejection_sample_method": "synthetic" chance accepts tokens of a real drafter, and the text is no longer '
             "the target's.)"
         )
-    if config.rejection_sample_method == "typical" and config.speculative in ("draft", "ngram"):
+    if config.rejection_sample_method == "typical" and config.speculative in ("draft", "mtp", "ngram"):
         yield "vLLM no longer has typical acceptance: the command verifies by the standard rule, which is lossless."
-    if config.speculative == "draft" and config.draft_sample_method == "probabilistic":
+    if config.speculative in ("draft", "mtp") and config.draft_sample_method == "probabilistic":
         yield (
             "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
             'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
@@ -295,6 +297,8 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, Any]:
     if config.speculative == "ngram":
         window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
         return {"method": "ngram", "num_speculative_tokens": gamma, **window, **rule}
+    if config.speculative == "mtp":
+        return {"method": "mtp", "num_speculative_tokens": gamma, **rule}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
     if draft.startswith(HOME):

@@ -116,7 +116,8 @@ export class RoundFilm {
     [...this.lane.children].forEach((node, i) => {
       const start = (first + i) * size;
       const freed = shown[i] === null; // its tokens slid out of the window
-      write(node.firstChild, freed ? `Freed: ${start}–${start + size - 1}` : `Block ${shown[i]}: tokens ${start}–${start + size - 1}`);
+      const tokens = size > 8 ? `: tokens ${start}–${start + size - 1}` : ""; // there is no room beside a shorter block's
+      write(node.firstChild, freed ? `Freed${tokens}` : `Block ${shown[i]}${tokens}`);
       [...node.lastChild.children].forEach((slot, at) => {
         const [state, text] = freed ? ["empty", ""] : slotOf(start + at, round, wordAt, before, seen);
         if (slot.className !== state) slot.className = state;

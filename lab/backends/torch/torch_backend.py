@@ -21,6 +21,7 @@ from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel, Taps
+from lab.models.mtp_head import MTPHead
 from lab.models.recurrent_layers import PassPart
 from lab.models.state_head import StateHead
 from lab.util.device_copy import joined, on_device
@@ -153,9 +154,9 @@ class TorchBackend(Backend):
 
 
 class TorchHead(HeadBackend):
-    """An EAGLE-3 head computed by torch; ``sample`` draws its tokens."""
+    """An EAGLE-3 or MTP head computed by torch; ``sample`` draws its tokens."""
 
-    def __init__(self, model: Eagle3Head, sample: Sample) -> None:
+    def __init__(self, model: Eagle3Head | MTPHead, sample: Sample) -> None:
         self.model, self._sample = model, sample
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
