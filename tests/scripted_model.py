@@ -15,7 +15,7 @@ class ScriptedModel:
     """Stands in for ``lab.models.language_model.LanguageModel``; a Markov chain, so its distribution is known
     exactly."""
 
-    layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
+    layers, kv_heads, head_dim, kv_vectors, query_groups, context_length = 1, 1, 1, 2, 1, 64
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
@@ -104,7 +104,7 @@ class ScriptedHead:
     if it reads a token with the states of another than the one before, or finds another in the cache.
     """
 
-    layers, kv_heads, head_dim, query_groups, states_width = 1, 1, 1, 1, 2
+    layers, kv_heads, head_dim, kv_vectors, query_groups, states_width = 1, 1, 1, 2, 1, 2
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None

@@ -77,6 +77,8 @@ def attention(
             "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
             "yourself, do so inside `with engine.target.stock_attention():`"
         )
+    if latent := hasattr(type(module), "absorb"):  # see ``lab.models.latent_attention``
+        query = module.absorb(query)
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if isinstance(plan, BlockPlan):
         query = query[0].transpose(0, 1)
@@ -96,7 +98,8 @@ def attention(
             outputs.append(_attend(own, keys, values, group, scaling, window, softcap, s_aux))
         else:
             outputs.append(_attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
-    return torch.cat(outputs)[None], None
+    found = torch.cat(outputs)
+    return (module.values(found) if latent else found)[None], None
 
 
 def _attend(

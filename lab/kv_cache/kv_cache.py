@@ -30,17 +30,29 @@ class CacheConfig(NamedTuple):
 
 class CachedModel(Protocol):
     """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
-    keeps none)."""
+    keeps none). ``kv_vectors``: of a token and KV head, a key and a value, or 1 that is both (latent attention)."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    kv_vectors: int
     dtype: torch.dtype
     layer_devices: Sequence[torch.device | None]
 
 
 def num_kv_layers(model: CachedModel) -> int:
     return sum(device is not None for device in model.layer_devices)
+
+
+def slot_sizes(model: object) -> dict[str, int]:
+    """What decides about the bytes of a slot of one layer, besides its dtype and format."""
+    return {name: getattr(model, name) for name in ("kv_heads", "head_dim", "kv_vectors")}
+
+
+def new_storage(model: CachedModel, kv_format: KVFormat, slots: int) -> KVStorage:
+    """Empty slots for a model."""
+    where = {"dtype": model.dtype, "device": model.layer_devices}
+    return KVStorage(kv_format, slots, layers=model.layers, **slot_sizes(model), **where)
 
 
 class KVCache:
@@ -69,5 +81,4 @@ class KVCache:
 
 
 def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
-    sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
-    return KVStorage(config.kv_dtype, config.num_blocks * config.block_size, **sizes, device=model.layer_devices)
+    return new_storage(model, config.kv_dtype, config.num_blocks * config.block_size)

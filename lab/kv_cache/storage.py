@@ -48,10 +48,11 @@ class KVStorage:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | Sequence[torch.device | None],
+        kv_vectors: int = 2,
     ) -> None:
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
-        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where) for where in devices]
+        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors) for where in devices]
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""
@@ -64,6 +65,9 @@ class KVStorage:
                 tensor[destination] = tensor[source]
 
 
-def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
-    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))
+def bytes_per_token(
+    kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, kv_vectors: int = 2
+) -> int:
+    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector. With latent
+    attention (MLA) x 1: the value is part of the key."""
+    return layers * kv_heads * kv_vectors * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))

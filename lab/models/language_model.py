@@ -18,6 +18,7 @@ from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
+from lab.models.latent_attention import read_latents
 from lab.models.model_shape import ModelShape, steady_length, windows_of
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
@@ -87,7 +88,7 @@ class LanguageModel:
 
     Attributes:
         model: the transformers model itself.
-        layers, kv_heads, head_dim: shape of its keys and values.
+        layers, kv_heads, head_dim, kv_vectors: shape of its keys and values (``ModelShape``).
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
         padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
@@ -117,12 +118,13 @@ class LanguageModel:
         self.layers = shape.layers
         self.kv_heads = shape.kv_heads
         self.query_groups = shape.query_groups
-        self.head_dim = shape.head_dim
+        self.head_dim, self.kv_vectors = shape.head_dim, shape.kv_vectors
         self.vocabulary, self.padding = shape.vocabulary, 0
         self.context_length = steady_length(model.config, shape.context_length)
         self.windows = windows_of(model.config)
         self.other_attention = other_attention(model.config, model)
         self.recurrent = recurrent_layers(model)
+        read_latents(model, (NAME, SEALED_NAME))
         self.compiled = False
         self.compile_failure: str | None = None
         self.heads: dict[str, StateHead] = {}

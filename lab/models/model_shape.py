@@ -40,7 +40,10 @@ class ModelShape:
     Attributes:
         layers: how many there are.
         heads, kv_heads: query heads, and the heads of keys and values that they share.
-        head_dim: numbers in one head's key, and in its value.
+        head_dim: numbers in one head's key, and in its value; with latent attention (MLA) in what a slot holds for all
+            heads, the latent and the rotary part of the key.
+        kv_vectors: of a token and KV head: a key and a value, or 1 that is both (MLA).
+        head_numbers: in the key and the value of one query head.
         hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
         vocabulary: width of the logits.
         context_length: most positions the model was made for.
@@ -57,6 +60,8 @@ class ModelShape:
     vocabulary: int
     context_length: int
     tied: bool = False
+    kv_vectors: int = 2
+    head_numbers: int = 0
     windows: tuple[int | None, ...] = ()
 
     @classmethod
@@ -88,6 +93,11 @@ class ModelShape:
             "vocabulary": _read(text, "vocab_size"),
             "context_length": _read(text, "max_position_embeddings"),
         }
+        latent = getattr(text, "kv_lora_rank", None)
+        if latent is not None:
+            rope, nope, value = (_read(text, name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+            sizes |= {"kv_heads": 1, "head_dim": _read(text, "kv_lora_rank") + rope}
+        own = 2 * sizes["head_dim"] if latent is None else nope + rope + value
         for name, size in sizes.items():
             _plausible(name, size, MAX_SIZES.get(name, MAX_SIZE))
         if sizes["heads"] % sizes["kv_heads"]:
@@ -96,7 +106,8 @@ class ModelShape:
                 "query heads have to share each KV head."
             )
         tied = bool(getattr(text, "tie_word_embeddings", True))  # True: transformers' own default
-        return cls(**sizes, tied=tied, windows=tuple(windows_of(config)))
+        kept = {"kv_vectors": 2 if latent is None else 1, "head_numbers": own}
+        return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)))
 
     @property
     def kv_layers(self) -> dict[int | None, int]:
@@ -115,7 +126,9 @@ class ModelShape:
 
     @property
     def sharing(self) -> str:
-        """ "MHA", "GQA" (Ainslie et al., 2305.13245) or "MQA" (Shazeer, 1911.02150)."""
+        """ "MHA", "GQA" (Ainslie et al., 2305.13245), "MQA" (Shazeer, 1911.02150) or "MLA" (2405.04434)."""
+        if self.kv_vectors == 1:
+            return "MLA"
         if self.kv_heads == self.heads:
             return "MHA"
         return "MQA" if self.kv_heads == 1 else "GQA"

@@ -11,8 +11,8 @@ import torch
 from lab.errors import UnsupportedModelError
 from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
-from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart
@@ -105,8 +105,7 @@ def _refuse_not_finite(model: LanguageModel) -> None:
 def _cached(model: LanguageModel, texts: torch.Tensor, ends: Sequence[int] = (CACHED, TOKENS)) -> torch.Tensor:
     """Logits of the last tokens of two texts, by steps up to each of ``ends``: [2, TOKENS] -> [2, TOKENS - CACHED,
     vocabulary] float32."""
-    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
+    storage = new_storage(model, "auto", texts.numel())
     positions = torch.arange(TOKENS, device=model.device)
     slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
     states, found = [RecurrentState() for _ in texts], []

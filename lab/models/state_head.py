@@ -42,6 +42,7 @@ class StateHead(nn.Module):
 
     kind: str
     most_tokens: int | None = None
+    kv_vectors = 2
     experts = expert_counter = other_attention = None
 
     def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str) -> None:

@@ -25,6 +25,7 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
+from tests.engine.test_windows import LATENTS
 from tests.models.test_numerical_check import random_model
 
 RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
@@ -42,6 +43,7 @@ SHAPES = (
 """Tried in turn: what one architecture cannot do without, another cannot have."""
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 PUBLISHED = {
+    **LATENTS,
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), KINDS["lfm2"]),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), KINDS["qwen3_5_text"]),
     "granitemoehybrid": KINDS["granitemoehybrid"],
