@@ -21,7 +21,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from lab.errors import ConfigError
-from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
+from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan, current_plan
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
@@ -35,10 +35,6 @@ BACKENDS = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION
 # thread: tens of milliseconds for each of a hundred lengths (huggingface/transformers#48163). Off in the whole process,
 # because transformers' own `generate`, measured beside the lab, would pay it, too.
 torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-class UnplannedError(RuntimeError):
-    """Attention was called without the step's plan."""
 
 
 def attention(
@@ -72,8 +68,10 @@ def attention(
         RuntimeError: called without a plan (``model.generate`` on a model the lab has plugged into).
         KernelError: raised by a plan's kernels. Storing the same keys and values again is safe.
     """
+    if plan is None and (plan := current_plan.get()):
+        plan = plan.to(query.device)
     if plan is None:
-        raise UnplannedError(
+        raise RuntimeError(
             "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
             "yourself, do so inside `with engine.target.stock_attention():`"
         )

@@ -8,6 +8,7 @@ rows belong to which sequence, into which slots their keys and values go, and wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -110,6 +111,10 @@ class BlockPlan(Plan):
     longest: int
     storage: KVStorage
     attend: Callable[..., torch.Tensor] | None = None
+
+
+current_plan: ContextVar[StepPlan | BlockPlan | None] = ContextVar("current_plan", default=None)
+"""That of the pass under way, for the layers of models that do not hand on to attention what they are given."""
 
 
 def _on(part: object, device: torch.device) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedConfig
 
 from lab.errors import UnsupportedModelError
@@ -161,6 +162,12 @@ def steady_length(config: PreTrainedConfig, context_length: int) -> int:
     by_kind = [its for its in rope.values() if isinstance(its, dict)]  # of layers, if they differ
     scaled = [its for its in (rope, *by_kind) if its.get("rope_type") == "longrope"]
     return min([context_length, *(its["original_max_position_embeddings"] for its in scaled)])
+
+
+def first_position(model: nn.Module) -> int:
+    """The number of a text's first position: not 0 for models that count from their padding token's on (RoBERTa)."""
+    counting = (it for it in model.modules() if hasattr(type(it), "create_position_ids_from_input_ids"))
+    return next((it.padding_idx + 1 for it in counting if it.padding_idx is not None), 0)
 
 
 def refuse_odd_numbers(given: Mapping[str, Any]) -> None:

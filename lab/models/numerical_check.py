@@ -9,7 +9,6 @@ from contextlib import contextmanager
 import torch
 
 from lab.errors import UnsupportedModelError
-from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
@@ -53,8 +52,6 @@ def refuse_disagreement(model: LanguageModel) -> None:
             found = [_cached(first, texts)]
             if first.recurrent:  # of which transformers computes a single token by other code
                 found.append(_cached(first, texts, range(CACHED, TOKENS + 1)))
-    except UnplannedError as error:
-        refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise

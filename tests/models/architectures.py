@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
@@ -26,7 +26,7 @@ from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
 from tests.engine.test_windows import LATENTS
-from tests.models.test_numerical_check import random_model
+from tests.models.test_numerical_check import DECODER, random_model
 
 RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
 TOKENS, WINDOW, SECONDS = 40, 9, 90
@@ -51,6 +51,8 @@ PUBLISHED = {
     "falcon_h1": KINDS["falcon_h1"],
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "minimax": HYBRID,
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
 }
 """In place of these, where the published models have layers that a configuration lacks unless it names them, or where
@@ -60,7 +62,8 @@ layers have sizes of their own."""
 def outcome(kind: str) -> tuple[str, str]:
     """ "works", "refused", "differs" or "not built", and why."""
     found = ("not built", "")
-    for shape in (PUBLISHED[kind],) if kind in PUBLISHED else SHAPES:
+    shapes = (DECODER,) if CONFIG_MAPPING[kind] in MODEL_FOR_MASKED_LM_MAPPING else SHAPES
+    for shape in (PUBLISHED[kind],) if kind in PUBLISHED else shapes:
         try:
             with torch.device("meta"):
                 size = sum(weight.numel() for weight in random_model(kind, **shape).parameters())
