@@ -51,6 +51,7 @@ PUBLISHED = {
     "falcon_h1": KINDS["falcon_h1"],
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "minimax": HYBRID,
+    **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
