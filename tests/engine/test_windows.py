@@ -160,7 +160,7 @@ def test_latents_go_through_a_matrix_that_does_not_show_its_weights() -> None:
     assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
 
 
-@pytest.mark.parametrize(("kind", "reason"), [("mistral", "sliding-window"), ("minicpm3", "latent")])
+@pytest.mark.parametrize(("kind", "reason"), [("mistral", "sliding-window"), ("minicpm3", "not of minicpm3")])
 def test_kernels_for_full_attention_are_refused_and_not_taken(kind, reason) -> None:
     model = windowed(kind)
     assert not new_engine(copy.copy(model), tiny_models.tokenizer()).computes_by_kernels
