@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 
@@ -16,6 +17,7 @@ class ScriptedModel:
     exactly."""
 
     layers, kv_heads, head_dim, kv_vectors, query_groups, context_length = 1, 1, 1, 2, 1, 64
+    kv_sources: ClassVar = {}
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
@@ -105,6 +107,7 @@ class ScriptedHead:
     """
 
     layers, kv_heads, head_dim, kv_vectors, query_groups, states_width = 1, 1, 1, 2, 1, 2
+    kv_sources: ClassVar = {}
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None

@@ -30,18 +30,21 @@ class CacheConfig(NamedTuple):
 
 class CachedModel(Protocol):
     """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
-    keeps none). ``kv_vectors``: of a token and KV head, a key and a value, or 1 that is both (latent attention)."""
+    keeps none). ``kv_vectors``: of a token and KV head, a key and a value, or 1 that is both (latent attention).
+    ``kv_sources``: of layers that read another's keys and values, the other."""
 
     layers: int
     kv_heads: int
     head_dim: int
     kv_vectors: int
+    kv_sources: Mapping[int, int]
     dtype: torch.dtype
     layer_devices: Sequence[torch.device | None]
 
 
 def num_kv_layers(model: CachedModel) -> int:
-    return sum(device is not None for device in model.layer_devices)
+    """Layers with keys and values of their own."""
+    return sum(device is not None for device in model.layer_devices) - len(model.kv_sources)
 
 
 def slot_sizes(model: object) -> dict[str, int]:
@@ -51,7 +54,7 @@ def slot_sizes(model: object) -> dict[str, int]:
 
 def new_storage(model: CachedModel, kv_format: KVFormat, slots: int) -> KVStorage:
     """Empty slots for a model."""
-    where = {"dtype": model.dtype, "device": model.layer_devices}
+    where = {"dtype": model.dtype, "device": model.layer_devices, "kv_sources": model.kv_sources}
     return KVStorage(kv_format, slots, layers=model.layers, **slot_sizes(model), **where)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -35,6 +35,18 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
     return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
 
 
+class SharedLayer:
+    """Another layer's keys and values, read by a layer that has none of its own."""
+
+    tensors = ()
+
+    def __init__(self, of: LayerStorage) -> None:
+        self.read = of.read
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Nothing: the other layer has stored them."""
+
+
 class KVStorage:
     """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
 
@@ -49,10 +61,17 @@ class KVStorage:
         dtype: torch.dtype,
         device: torch.device | Sequence[torch.device | None],
         kv_vectors: int = 2,
+        kv_sources: Mapping[int, int] | None = None,
     ) -> None:
+        """``kv_sources``: of layers that read another's keys and values, the other."""
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
-        self.layers = [where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors) for where in devices]
+        sources, self.layers = kv_sources or {}, []
+        for layer, where in enumerate(devices):
+            if layer in sources:
+                self.layers.append(SharedLayer(self.layers[sources[layer]]))
+            else:
+                self.layers.append(where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors))
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""

@@ -19,7 +19,7 @@ from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan, current_
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.latent_attention import read_latents
-from lab.models.model_shape import ModelShape, first_position, steady_length, windows_of
+from lab.models.model_shape import ModelShape, first_position, kv_sources, steady_length, windows_of
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
@@ -98,6 +98,7 @@ class LanguageModel:
         compile_failure: why they are not although that was asked for.
         first_position: the number that its first token has among its embeddings of positions.
         windows: of each layer the positions that a token sees; None: all, 0: it has no attention.
+        kv_sources: of layers that read another's keys and values, the other.
         recurrent: its recurrent layers; None: it has none.
         other_attention: why kernels for full attention cannot compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
@@ -125,6 +126,7 @@ class LanguageModel:
         self.first_position = first_position(model)
         self.context_length -= self.first_position
         self.windows = windows_of(model.config)
+        self.kv_sources = kv_sources(model.config)
         self.other_attention = other_attention(model.config, model)
         self.recurrent = recurrent_layers(model)
         read_latents(model, (NAME, SEALED_NAME))
@@ -314,6 +316,7 @@ class LanguageModel:
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
         shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
+        shorter.kv_sources = {layer: source for layer, source in self.kv_sources.items() if layer < layers}
         shorter.recurrent = self.recurrent and self.recurrent.first(layers)
         return shorter
 

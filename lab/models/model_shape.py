@@ -50,6 +50,7 @@ class ModelShape:
         context_length: most positions the model was made for.
         tied: whether the head is the embedding table.
         windows: of each layer the positions that a token sees (``windows_of``). Empty: all, in each.
+        shared: layers that read another's keys and values.
     """
 
     layers: int
@@ -64,6 +65,7 @@ class ModelShape:
     kv_vectors: int = 2
     head_numbers: int = 0
     windows: tuple[int | None, ...] = ()
+    shared: frozenset[int] = frozenset()
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> ModelShape:
@@ -84,13 +86,16 @@ class ModelShape:
                 "read here. Those that give num_attention_heads are, such as Llama's, Qwen3's and Phi's."
             )
         hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
+        inner = _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden
         sizes = {
             "layers": _read(text, "num_hidden_layers"),
             "heads": heads,
             "kv_heads": _kv_heads(text, heads),
             "head_dim": getattr(text, "head_dim", None) or hidden // heads,
             "hidden_size": hidden,
-            "intermediate_size": _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden,
+            "intermediate_size": max(inner, default=0)
+            if isinstance(inner, list)
+            else inner,  # of each layer (Gemma 3n)
             "vocabulary": _read(text, "vocab_size"),
             "context_length": _read(text, "max_position_embeddings"),
         }
@@ -108,12 +113,13 @@ class ModelShape:
             )
         tied = bool(getattr(text, "tie_word_embeddings", True))  # True: transformers' own default
         kept = {"kv_vectors": 2 if latent is None else 1, "head_numbers": own}
-        return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)))
+        return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)), shared=frozenset(kv_sources(config)))
 
     @property
     def kv_layers(self) -> dict[int | None, int]:
-        """The number of layers with keys and values, by the positions that a token sees there; None: all."""
-        return Counter(window for window in self.windows or [None] * self.layers if window != 0)
+        """The number of layers with keys and values of their own, by the positions that a token sees; None: all."""
+        windows = enumerate(self.windows or [None] * self.layers)
+        return Counter(window for layer, window in windows if window != 0 and layer not in self.shared)
 
     @property
     def query_groups(self) -> int:
@@ -162,6 +168,18 @@ def steady_length(config: PreTrainedConfig, context_length: int) -> int:
     by_kind = [its for its in rope.values() if isinstance(its, dict)]  # of layers, if they differ
     scaled = [its for its in (rope, *by_kind) if its.get("rope_type") == "longrope"]
     return min([context_length, *(its["original_max_position_embeddings"] for its in scaled)])
+
+
+def kv_sources(config: PreTrainedConfig) -> dict[int, int]:
+    """Layers that read the keys and values of another, and of each the other (Gemma 3n)."""
+    text = config.get_text_config(decoder=True)
+    modes, stored, found = getattr(text, "kv_sharing_modes", None) or (), {}, {}
+    for layer, (mode, kind) in enumerate(zip(modes, text.layer_types, strict=True)) if modes else ():
+        if mode == "store":
+            stored[kind] = layer
+        elif mode == "reuse":
+            found[layer] = stored[kind]
+    return found
 
 
 def first_position(model: nn.Module) -> int:

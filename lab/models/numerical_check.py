@@ -43,7 +43,8 @@ def refuse_disagreement(model: LanguageModel) -> None:
     kind = type(model.model).__name__
     unlike = f"the layers of {kind} do not say with the lab's attention what they say with their own"
     attention = next((i for i, window in enumerate(model.windows) if window != 0), 0)
-    first = model.first(min(max(LAYERS, attention + 1), model.layers))
+    sharing = min(model.kv_sources, default=0)
+    first = model.first(min(max(LAYERS, attention + 1, sharing + 1), model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
         with _narrowed(first), first.stock_attention() as own:

@@ -9,7 +9,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrain
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
-from lab.models.model_shape import WITHOUT_ATTENTION, uses_alibi, windows_of
+from lab.models.model_shape import WITHOUT_ATTENTION, kv_sources, uses_alibi, windows_of
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
@@ -69,6 +69,8 @@ def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = No
         return f"it has sliding-window attention (window {window}) in some layers or all"
     if 0 in windows_of(config):
         return "it has recurrent layers"
+    if kv_sources(config):
+        return "some of its layers share the keys and values of others"
     return None
 
 
@@ -103,7 +105,9 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
     if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "hybrid"}:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
-    if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
+    if getattr(text, "is_heterogeneous", False):
+        return "its layers differ in the sizes of their heads"
+    if getattr(text, "num_kv_shared_layers", 0) and not kv_sources(config):
         return "some of its layers share the keys and values of others"
     return None
 

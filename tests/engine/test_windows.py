@@ -54,6 +54,19 @@ LATENTS = {
     "axk1": LATENT | EXPERTS,
 }
 """Multi-head latent attention (MLA)."""
+GEMMA_3N = {
+    "num_hidden_layers": 5,
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "num_kv_shared_layers": 3,
+    "head_dim": 16,
+    "vocab_size_per_layer_input": tiny_models.VOCABULARY,
+    "hidden_size_per_layer_input": 16,
+    "laurel_rank": 8,
+    "intermediate_size": [96] * 5,
+    "activation_sparsity_pattern": [0.0] * 5,
+    "pad_token_id": 0,
+}
+"""Of which the last layers share the keys and values of others."""
 KINDS = {
     "mistral": {},
     "ministral": {"layer_types": MIXED, "head_dim": 16},
@@ -66,6 +79,7 @@ KINDS = {
     "olmo3": {"layer_types": MIXED},
     "exaone4": {"layer_types": MIXED},
     "gpt_oss": {"layer_types": MIXED, "head_dim": 16},
+    "gemma3n_text": GEMMA_3N,
     **LATENTS,
 }
 CONFIGS = {
@@ -147,6 +161,15 @@ def test_a_slot_holds_the_latent_and_the_rotary_key_and_no_value(kv_dtype) -> No
     assert run.metrics.kv_used_bytes == counted.token_bytes * (len(run.prompt_token_ids) + 7)
     if kv_dtype == "auto":
         assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
+
+
+def test_layers_that_share_keys_and_values_store_none() -> None:
+    model = windowed("gemma3n_text")
+    own = 2 * 2 * model.kv_heads * model.head_dim * 4
+    lab = new_engine(model, tiny_models.tokenizer())
+    run = lab.generate("Once upon", EngineConfig(), SamplingParams(max_tokens=8, ignore_eos=True))
+    assert run.metrics.kv_used_bytes == own * (len(run.prompt_token_ids) + 7)
+    assert sum(ModelShape.from_config(model.model.config).kv_layers.values()) == 2
 
 
 def test_latents_go_through_a_matrix_that_does_not_show_its_weights() -> None:

@@ -25,7 +25,7 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
-from tests.engine.test_windows import LATENTS
+from tests.engine.test_windows import GEMMA_3N, LATENTS
 from tests.models.test_numerical_check import DECODER, random_model
 
 RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
@@ -52,6 +52,7 @@ PUBLISHED = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "minimax": HYBRID,
     **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
+    "gemma3n_text": GEMMA_3N | {"sliding_window": WINDOW},
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
