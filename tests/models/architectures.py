@@ -53,6 +53,7 @@ PUBLISHED = {
     "minimax": HYBRID,
     **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
     "gemma3n_text": GEMMA_3N | {"sliding_window": WINDOW},
+    "bert-generation": DECODER,
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
