@@ -54,6 +54,8 @@ PUBLISHED = {
     **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
     "gemma3n_text": GEMMA_3N | {"sliding_window": WINDOW},
     "bert-generation": DECODER,
+    "xmod": DECODER | {"languages": ["en_XX"], "default_language": "en_XX"},
+    "sarvam_mla": LATENTS["glm4_moe_lite"],
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
