@@ -1,7 +1,5 @@
 """The Memory page's inputs, and the deployment that they describe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

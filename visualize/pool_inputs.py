@@ -1,7 +1,5 @@
 """The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Recorded measurements and runs: where they are, and the command that repeats each."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of the Lab's page: what its form starts with, and what becomes of them in the engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A state is shown in three ways at once, by colour (Okabe-Ito, which colour-blind
 can tell apart), by glyph and by word, so that losing any one of them loses nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A value of a link that is not within the bounds of the page's own controls stays
 name that is no setting of this page nor of another: links of one page lead to others.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +32,7 @@ class Form:
     def __getitem__(self, name: str) -> Setting:
         return self.settings[name]
 
-    def with_options(self, **options: Mapping[Any, str]) -> Form:
+    def with_options(self, **options: Mapping[Any, str]) -> "Form":
         """A copy with other options for some settings."""
         return Form(replace(self[name], options=options.get(name, self[name].options)) for name in self.names)
 

@@ -1,7 +1,5 @@
 """The maintainers' measurements: ``python -m lab.bench NAME``, one for each entry of ``MEASUREMENTS``; and ``gpu``."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib

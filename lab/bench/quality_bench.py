@@ -7,8 +7,6 @@ than another's, so each reads both, and comparing B with A gives the inverse of 
 the same length. With ``enable_prefix_caching``, every decoding of a prompt but the first finds its prefix cached.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

@@ -6,8 +6,6 @@
 >>> CLAIMS["complexity"].check(Trial(lambda pair: load_engine(draft=pair))).verdict
 """
 
-from __future__ import annotations
-
 import tomllib
 from functools import partial
 from pathlib import Path

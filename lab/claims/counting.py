@@ -1,7 +1,5 @@
 """Counted, not timed: operations of a pass from the model's shape, and sizes of caches from published models."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple

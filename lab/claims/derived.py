@@ -1,7 +1,5 @@
 """Numbers of an article, and what follows from them by arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from lab.claims.claim import Figures

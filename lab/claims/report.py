@@ -1,7 +1,5 @@
 """Claims checked in a terminal."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import textwrap

@@ -3,8 +3,6 @@
 Flags are those of vLLM 0.33. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator

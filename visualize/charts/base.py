@@ -5,8 +5,6 @@ A figure comes from Python without data: traces, layout and colours. Its data ar
 the same patches to the same columns, without knowing what they mean.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping

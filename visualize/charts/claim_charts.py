@@ -3,8 +3,6 @@
 Measurements are drawn solid, claims as a tick or a dashed line, and theory beside a measurement as a diamond.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

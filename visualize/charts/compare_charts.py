@@ -1,7 +1,5 @@
 """A comparison's bars: tokens per second of each setting, every run as a point, quartiles as a line."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

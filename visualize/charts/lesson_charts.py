@@ -1,7 +1,5 @@
 """A lesson's own charts: a few figures as bars, and distances that fall, or do not, as draws add up."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping

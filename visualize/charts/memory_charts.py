@@ -3,8 +3,6 @@
 KV formats are distinguished by dashes and words; the chosen one has the colour of the cache.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import plotly.graph_objects as go

@@ -4,8 +4,6 @@ Time is in seconds since the run began. A step's point is where the step ended; 
 point before it on, as they were while the step was computed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal
 

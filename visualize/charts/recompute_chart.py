@@ -4,8 +4,6 @@ The x axis counts passes, with the whole run in view: without a cache the area i
 edge would be left.
 """
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 
 from visualize.charts.base import axis_title, blank, look

@@ -4,8 +4,6 @@ Time is in seconds since the watching began. Colours are those of the Lab's own 
 requests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

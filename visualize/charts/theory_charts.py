@@ -3,8 +3,6 @@
 A setting has the same mark everywhere on the page; curves carry their own names.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The time of each pass by part, the prefill first, and the resulting speed."""
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 
 from lab.trace.events import StepTimed

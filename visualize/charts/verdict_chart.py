@@ -5,8 +5,6 @@ typical acceptance's threshold.
 Block verification compares no single p: it has no line.
 """
 
-from __future__ import annotations
-
 import plotly.graph_objects as go
 
 from visualize.charts.base import blank, look

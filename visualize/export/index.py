@@ -1,7 +1,5 @@
 """The first page of a site, and the README that a static Space needs beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any

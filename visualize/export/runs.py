@@ -1,7 +1,5 @@
 """The site's runs: a handful made by the engine here, and any from files."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A comparison as JSON for the page: the numbers, the race, and what is said about the outputs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Beside each is the previous run's number, so that switching a toggle and running again is a comparison.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

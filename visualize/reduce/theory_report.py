@@ -1,7 +1,5 @@
 """Theory beside a comparison, and the growth of times with the text, as JSON for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

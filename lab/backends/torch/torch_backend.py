@@ -1,7 +1,5 @@
 """The reference back end, in torch: the one to read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -32,7 +30,7 @@ Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None],
 class TorchBackend(Backend):
     """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    def __init__(self, model: LanguageModel, origin: TorchBackend | None = None) -> None:
+    def __init__(self, model: LanguageModel, origin: "TorchBackend | None" = None) -> None:
         """``origin``: the back end of the model whose first layers these are."""
         self.model = model
         self._origin = origin
@@ -66,7 +64,7 @@ class TorchBackend(Backend):
         taps.states.copy_(packed.in_order(found.states))
         return logits
 
-    def _parts(self, packed: PackedStep, batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+    def _parts(self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
         """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
         parts, first = [], 0
         for i in packed.order:

@@ -2,8 +2,6 @@
 short ones, split or not. A layer's matrix products in a step of few rows, with the operations fused into them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Part 2: a model of a size in common use. How close decoding comes to memory bandwidth; speculation; prefill."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import defaultdict

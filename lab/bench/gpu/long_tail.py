@@ -1,7 +1,5 @@
 """Part 4: how many sequences of a long-tailed mix fit in a fixed piece of memory, and how fast they run together."""
 
-from __future__ import annotations
-
 import time
 
 import torch

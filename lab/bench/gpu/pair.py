@@ -1,7 +1,5 @@
 """Part 1: the embedded pair. The ladder with and without CUDA graphs, compiled, and against transformers' own ways."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@ down. Such a process is ``python -m lab.bench.gpu.session NAME FILE UNTIL OPTION
 JSON; its results are in the file (``Sheet``).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

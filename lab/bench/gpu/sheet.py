@@ -1,7 +1,5 @@
 """Shared by all parts: the device, a clock for what it does, and the results, written to a file as they come."""
 
-from __future__ import annotations
-
 import gc
 import importlib.metadata
 import json

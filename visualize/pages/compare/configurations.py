@@ -1,7 +1,5 @@
 """The Compare page's inputs: a prompt, the settings to run on it, how and how often; and the link for them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

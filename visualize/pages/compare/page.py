@@ -1,7 +1,5 @@
 """The Compare page: the settings to compare on the left, their race, figures and theory on the right."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 The inputs have the same names as in links to the Lab and the Memory page, so that settings found there carry over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

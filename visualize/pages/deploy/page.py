@@ -1,7 +1,5 @@
 """The Deploy page: models, settings and GPUs on the left, the command that serves them on the right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gradio as gr

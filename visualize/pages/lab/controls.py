@@ -1,7 +1,5 @@
 """The left column: what the engine is asked to do. The toggles are always in view."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The Lab: controls on the left, the stage on the right, and what connects them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The Memory page: a model, a device and lengths on the left, the memory they need on the right."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

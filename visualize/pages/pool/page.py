@@ -1,7 +1,5 @@
 """The Pool page: which sequences come and what they share on the left, the pool and the sequences on the right."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The numbers of many sequences, counted from their events."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The Server page: a prompt on the left, the vLLM server that the lab was attached to on the right."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A watched server's readings, reduced to what the page shows of them."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence
