@@ -3,7 +3,6 @@
 import argparse
 import functools
 import importlib
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -18,12 +17,12 @@ if __name__ == "__main__":
 import torch
 from transformers.utils import logging as transformers_logging
 
-from lab import Engine, LabError, SamplingParams, load_engine
+from lab import Engine, LabError, load_engine
 from lab.backends.cpu.cpu_count import threads
-from lab.bench.gpu.session import PARTS, SECONDS, is_whole, run_gpu
+from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.output import format_record, writable, write
 from lab.claims import CLAIMS
-from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, path
 from lab.engine.failures import explain
 from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype
@@ -48,7 +47,6 @@ class Measurement:
         draft: whether speculation with a draft is measured; another target then needs another draft.
         both: whether a draft that is seldom accepted is measured too: in place of the engine, ``run_NAME`` gets a
             function from "matched" or "mismatched" to one.
-        settings: whether sampling settings are options, too.
     """
 
     module: str
@@ -56,7 +54,6 @@ class Measurement:
     options: Options = field(default_factory=dict)
     draft: bool = True
     both: bool = False
-    settings: bool = False
 
 
 def option(metavar: str, text: str, **how: Any) -> dict[str, Any]:
@@ -90,7 +87,7 @@ MEASUREMENTS = {
         {**tokens(128), **repeats(3)},
     ),
     "kv": Measurement(
-        "lab.bench.quality_bench",
+        "lab.bench.kv_bench",
         "what each KV format costs in quality and in speed",
         {
             **repeats(6),
@@ -99,7 +96,7 @@ MEASUREMENTS = {
         draft=False,
     ),
     "ab": Measurement(
-        "lab.bench.quality_bench",
+        "lab.bench.ab_bench",
         "two settings over the same prompts: quality and speed",
         {
             **tokens(64),
@@ -107,9 +104,9 @@ MEASUREMENTS = {
             "--a": option("SETTINGS", "what --b is compared with. Default: the engine's own.", default=""),
             "--b": option("SETTINGS", "like kv_dtype=int8,speculative=draft. Required.", required=True),
             "--prompts": option("FILE", "a prompt a line. Default: the model card's held-out prompts.", type=path),
+            "--temperature": option("T", f"how outputs are drawn. {DEFAULT}", type=float, default=0.0),
         },
         draft=False,
-        settings=True,
     ),
     "serve": Measurement(
         "lab.bench.serving",
@@ -189,13 +186,6 @@ GPU_OPTIONS: Options = {
     ),
     "--device": {"default": best_device(), "help": f"cpu, cuda, cuda:1. {DEFAULT}"},
     "--dtype": {"default": "auto", "help": f"float32, bfloat16 or float16. {DEFAULT}"},
-    "--out": option(
-        "FILE", f"the record: a file, or an existing folder. {DEFAULT}", type=path, default=Path("runs/bench/gpu.json")
-    ),
-    "--record": option("DIR", "save a few runs there, to be replayed. Default: none.", type=path),
-    "--seconds": number(
-        SECONDS, "the most that all parts and the recording may take together; what there is no time for is left out."
-    ),
     "--small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
 }
 
@@ -207,25 +197,21 @@ def commands() -> Parser:
     for name, one in MEASUREMENTS.items():
         command = benches.add_parser(name, help=one.help)
         add_pair(command)
-        there = Path(f"runs/bench/{name}.json")
-        command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
-        for option, how in one.options.items():
-            command.add_argument(option, **how)
+        _add_options(command, name, one.options)
         if one.both:
             about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
             command.add_argument("--mismatched", metavar="DRAFT", help=about)
-        if one.settings:
-            add_settings(
-                command,
-                SamplingParams,
-                without=("max_tokens", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
-            )
-        command.set_defaults(fail=command.error)
-    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
-    for option, how in GPU_OPTIONS.items():
-        gpu.add_argument(option, **how)
-    gpu.set_defaults(fail=gpu.error)
+    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in some eight minutes")
+    _add_options(gpu, "gpu", GPU_OPTIONS)
     return parser
+
+
+def _add_options(command: argparse.ArgumentParser, name: str, options: Options) -> None:
+    there = Path(f"runs/bench/{name}.json")
+    command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
+    for option, how in options.items():
+        command.add_argument(option, **how)
+    command.set_defaults(fail=command.error)
 
 
 def main() -> int:
@@ -243,9 +229,6 @@ def main() -> int:
         transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads())  # as many for all that is compared
     output, gpu = Output(), args.bench == "gpu"
-    if gpu:
-        args.out = args.out / "gpu.json" if os.path.isdir(args.out) else args.out
-        older = _modified(args.out)
     try:
         whole = (_measure_gpu if gpu else _measure)(args, output.say)
     except LabError as error:
@@ -255,8 +238,7 @@ def main() -> int:
             raise
         args.fail(explain(error))
     except KeyboardInterrupt:
-        over = gpu and _modified(args.out) not in (None, older)
-        rest = f"The parts that were done are in {args.out}." if over else "Nothing is written."
+        rest = f"What was measured is in {args.json}." if gpu else "Nothing is written."
         print_notes([f"{parser.prog} {args.bench}: interrupted before the end. {rest}"])
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):
@@ -266,21 +248,13 @@ def main() -> int:
     return 0 if whole else 1
 
 
-def _modified(path: Path) -> int | None:
-    """Time of modification, in nanoseconds. None: there is no such file."""
-    return path.stat().st_mtime_ns if os.path.exists(path) else None  # Path's own raises where a name is too long
-
-
 def _measure_gpu(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     """True if all of it was measured. Raises LabError."""
     resolve_dtype(args.dtype, resolve_device(args.device))
-    if args.record and os.path.isfile(args.record):
-        raise LabError(f"{args.record} is a file. Name a folder for the runs.")
-    where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
-    with writable(args.out):
-        result = run_gpu(args.part, args.out, report, small=args.small, seconds=args.seconds, **where)
-    report(f"\n{format_record(result)}\n\nwritten to {args.out}")
-    return is_whole(result)
+    with writable(args.json):
+        result = run_gpu(args.part, args.json, report, device=args.device, dtype=args.dtype, small=args.small)
+    report(f"\n{format_record(result)}\n\nwritten to {args.json}")
+    return not any("failure" in entry for entry in result["parts"].values())
 
 
 def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
