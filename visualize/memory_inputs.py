@@ -1,6 +1,6 @@
 """The Memory page's inputs, and the deployment that they describe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -83,8 +83,3 @@ def from_link(query: Mapping[str, str]) -> tuple[MemoryInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     settings, notices = FORM.read(query)
     return MemoryInputs(**settings), notices
-
-
-def to_inputs(values: Sequence[Any]) -> MemoryInputs:
-    """The inputs from the controls' values."""
-    return MemoryInputs(**FORM.from_controls(values))

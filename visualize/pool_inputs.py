@@ -1,8 +1,8 @@
 """The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lab.config import EngineConfig, gamma_table
 from lab.errors import LabError
@@ -10,7 +10,7 @@ from lab.measure.workload import PlannedRequest, user_requests
 from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
 from visualize.pages.pool.pool_metrics import PoolWorkload
 from visualize.run_settings import FORM as LAB
-from visualize.run_settings import bounded
+from visualize.run_settings import bounded, fields_of
 from visualize.url_settings import Form
 
 SYSTEM = (
@@ -123,17 +123,8 @@ class PoolInputs(FORM.values_class("PoolValues")):
     def config(self) -> EngineConfig:
         """Raises ConfigError if an input makes no sense."""
         FORM.check(vars(self))
-        return EngineConfig(
-            kv_dtype=self.kv_dtype,
-            paged=self.paged,
-            block_size=self.block_size,
-            num_blocks=self.num_blocks,
-            enable_prefix_caching=self.enable_prefix_caching,
-            eviction=self.eviction,
-            speculative=self.speculative,
-            num_speculative_tokens=self.num_speculative_tokens,
-            num_speculative_tokens_per_batch_size=self.gammas,
-        )
+        per_size = {"num_speculative_tokens_per_batch_size": self.gammas}
+        return EngineConfig(**fields_of(EngineConfig, self) | per_size)
 
     def jobs(self) -> list[PlannedRequest]:
         """Raises PromptError if the system prompt is too long."""
@@ -260,11 +251,6 @@ def in_lab(inputs: PoolInputs) -> str:
         values |= {"num_speculative_tokens": alone} if alone else {"speculative": "off"}
     most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
     return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
-
-
-def to_inputs(values: Sequence[Any]) -> PoolInputs:
-    """The inputs that the controls say."""
-    return PoolInputs(**FORM.from_controls(values))
 
 
 def preset_of(inputs: PoolInputs) -> str | None:

@@ -37,8 +37,10 @@ class Form:
         return Form(replace(self[name], options=options.get(name, self[name].options)) for name in self.names)
 
     def values_class(self, name: str) -> type:
-        """A frozen dataclass with a field for each setting."""
-        return make_dataclass(name, [(one.name, Any, one.default) for one in self.settings.values()], frozen=True)
+        """A frozen dataclass with a field for each setting, and ``of``, which makes it from the controls' values."""
+        of = classmethod(lambda cls, values: cls(**self.from_controls(values)))
+        fields = [(one.name, Any, one.default) for one in self.settings.values()]
+        return make_dataclass(name, fields, frozen=True, namespace={"of": of})
 
     def read(self, query: Mapping[str, str], source: str = "link") -> tuple[dict[str, Any], list[str]]:
         """The settings that ``query`` names, and what was left out: a sentence per value, and one for unknown names."""

@@ -17,7 +17,7 @@ from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
 from lab.backends.gpu.gpu_backend import GpuBackend
 from lab.bench.gpu import kernels_alone, large, pair
-from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, time_prefill
+from lab.bench.gpu.large import PROMPT_TOKENS, time_prefill
 from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
 from lab.bench.gpu.session import PARTS, run_gpu
@@ -173,10 +173,11 @@ def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     monkeypatch.setattr(Scripted, "forward", spied)
     decode(EngineConfig())
     sheet = Sheet()
-    speculation = Speculation(sheet, lab, lab.target.script, EngineConfig(), (1,), decode)
-    speculation.warm_up(80)
+    drafted = {1: EngineConfig(speculative="draft", num_speculative_tokens=1)}
+    large.warm_up(lab, lab.target.script, drafted, 80, decode)
     now = "measured"
-    speculation.measure()
+    monkeypatch.setattr(large, "PASSES", 1)
+    large.time_speculation(sheet, lab, lab.target.script, EngineConfig(), drafted, decode)
     assert shapes["measured"] <= shapes["warm"]
     assert decoded == [0, 1, 0, 1, 1, 1]
     row = sheet.result["speculation"][0]

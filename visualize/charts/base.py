@@ -118,6 +118,12 @@ def empty(charts: Charts) -> dict[str, Columns]:
     return {name: [{"x": [], "y": []} for _ in make(False).data] for name, make in charts.items()}
 
 
+def add(columns: dict[str, list[Any]], *row: Any) -> None:
+    """Append a row to a trace's columns, in their order."""
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)
+
+
 Drawn = tuple[Columns, dict[str, Any]]
 """A chart's columns, per trace, and its layout changes."""
 

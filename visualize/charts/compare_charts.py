@@ -2,14 +2,13 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import plotly.graph_objects as go
 
 from lab.measure.comparison import MAX_CONFIGS, Summary
 from lab.util.messages import counted
 from visualize.charts import theory_charts as theory
-from visualize.charts.base import Drawn, blank, look, words
+from visualize.charts.base import Drawn, add, blank, look, words
 from visualize.format_numbers import three
 from visualize.text import label
 
@@ -71,14 +70,14 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
             f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
             f"{counted(len(summary.rates), 'run')}"
         )
-        _add(bar, rate.median, place, said)
+        add(bar, rate.median, place, said)
         for end in (rate.lower, rate.upper, None):
-            _add(quartiles, end, place)
+            add(quartiles, end, place)
         for one in summary.rates:
-            _add(runs, one, place, three(one))
+            add(runs, one, place, three(one))
         if summary.speedup:
             faster = _faster(summary.factors, clear=summary.clear)
-            _add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
+            add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
     return [bar, quartiles, runs, factors], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
@@ -103,11 +102,6 @@ def _faster(factors: Sequence[float], *, clear: bool) -> str:
     if len(factors) == 1:
         return f"{factor},<br>one run"  # on one line it would overlap the bars
     return f"<b>{factor}</b>" if clear else "unclear"
-
-
-def _add(columns: dict[str, list[Any]], *row: Any) -> None:
-    for column, value in zip(columns.values(), row, strict=True):
-        column.append(value)
 
 
 CHARTS = {"bars": bars_figure, **theory.CHARTS}

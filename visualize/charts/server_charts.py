@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from lab.vllm.completion import ReportedRounds
 from visualize.charts import rounds_chart as rounds
-from visualize.charts.base import Columns, Patch, blank, look, nice_ceiling
+from visualize.charts.base import Columns, Patch, add, blank, look, nice_ceiling
 from visualize.charts.pool_charts import over_time, queue_figure, speed_figure
 from visualize.states import OWN, STATES
 
@@ -112,9 +112,7 @@ def reported_rounds(reported: ReportedRounds) -> dict[str, Any]:
     columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
 
     def put(number: int, row: int, state: str) -> None:
-        trace = columns[rounds.TRACES.index(state)]
-        for name, value in {"x": number, "y": row, "customdata": ["token not reported", "", row]}.items():
-            trace[name].append(value)
+        add(columns[rounds.TRACES.index(state)], number, row, ["token not reported", "", row])
 
     for number, (drafted, accepted) in enumerate(zip(reported.drafted, reported.accepted, strict=True), 1):
         put(number, 0, "recovered" if accepted < drafted else "bonus")

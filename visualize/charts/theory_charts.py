@@ -16,7 +16,7 @@ from lab.measure.interval import share_interval
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speedup
 from lab.settings import KV_DTYPES
-from visualize.charts.base import Drawn, axis_title, blank, legend, look, nice_ceiling, with_room, words
+from visualize.charts.base import Drawn, add, axis_title, blank, legend, look, nice_ceiling, with_room, words
 from visualize.charts.rounds_chart import LABELS
 from visualize.charts.timing_chart import PARTS, part_colours
 from visualize.format_numbers import byte_unit, digits
@@ -46,8 +46,7 @@ class Curves:
 
     def add(self, x: list[float], y: list[float], name: str) -> None:
         join(self.line, x, y)
-        for column, value in zip(self.names.values(), (x[-1], y[-1], name), strict=True):
-            column.append(value)
+        add(self.names, x[-1], y[-1], name)
 
     def over_acceptance(self, gamma: int, of: Callable[[float, int], float]) -> None:
         """Add a gamma's curve of ``of(acceptance, gamma)``."""
@@ -150,11 +149,9 @@ def round_columns(found: Marked) -> Drawn:
         for name, row, boxes in both:
             at = 0.0
             for part, ms, what in boxes:
-                for column, value in zip(bars[part].values(), (ms, at, row, f"{what}: {ms:.2f} ms"), strict=True):
-                    column.append(value)
+                add(bars[part], ms, at, row, f"{what}: {ms:.2f} ms")
                 at += ms
-            for column, value in zip(names.values(), (at, row, f" {at:.2f} ms"), strict=True):
-                column.append(value)
+            add(names, at, row, f" {at:.2f} ms")
             ticks.append(name)
             rows.append(row)
             longest = max(longest, at)
@@ -234,10 +231,7 @@ def positions_columns(found: Marked) -> Drawn:
                 f"{accepted} of {verified} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
                 "(Wilson, 95%)"
             )
-            for column, value in zip(
-                places.values(), (position + beside, accepted / verified, mark, said), strict=True
-            ):
-                column.append(value)
+            add(places, position + beside, accepted / verified, mark, said)
     widest = max((one.gamma for one in found.values()), default=4)
     return [curves.line, curves.names, whiskers(spread), places], {
         "xaxis.range": [0.5, widest + 0.7],

@@ -2,8 +2,8 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -108,11 +108,10 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
         measure("decode, layers of transformers, no graphs", 2, few, by=unfused, cuda_graphs=False)
 
     sheet.say("Speculation with acceptance as it is asked for:")
-    speculation = Speculation(sheet, lab, script, plain, gammas, decode)
+    drafted = {g: replace(plain, speculative="draft", num_speculative_tokens=g) for g in gammas}
     with sheet.attempt("speculation"):
-        speculation.warm_up(PROMPT_TOKENS + tokens)
-        for _ in range(PASSES):
-            speculation.measure()
+        warm_up(lab, script, drafted, PROMPT_TOKENS + tokens, decode)
+        time_speculation(sheet, lab, script, plain, drafted, decode)
     sheet.say(f"Prefill of {long:,} tokens by torch's back ends and by the engine's kernels, within the same layers:")
     time_prefill(sheet, lab, unfused, long)
     if not small:
@@ -158,56 +157,42 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
 RATES = (0.5, 0.7, 0.9)
 
 
-@dataclass
-class Speculation:
-    """Speculation with a draft that is right with a chosen probability, against what the formula says: fills
-    ``speculation``, a row for every acceptance and gamma, from all runs so far.
+Drafted = Mapping[int, EngineConfig]
+"""Settings with a draft, by gamma."""
+
+
+def warm_up(lab: Engine, script: torch.Tensor, drafted: Drafted, longest: int, decode: Callable[..., Run]) -> None:
+    """Capture and compile everything that ``time_speculation`` needs, for up to ``longest`` tokens.
+
+    First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
+    Then a short run of each, with a draft that is often wrong. ``decode``: with a setting, all tokens or so many.
+    """
+    for config in drafted.values():
+        lab.warm_up(config, longest=longest)
+    lab.draft.script.copy_(draft_script(script, RATES[0]))
+    for gamma, config in drafted.items():
+        decode(config, 4 * (gamma + 1))
+
+
+def time_speculation(
+    sheet: Sheet, lab: Engine, script: torch.Tensor, plain: EngineConfig, drafted: Drafted, decode: Callable[..., Run]
+) -> None:
+    """Speculation with a draft that is right with a chosen probability, against what the formula says: fill
+    ``speculation``, a row for every acceptance and gamma, from all runs so far. Each pass has a plain run to compare
+    with, and a draft that is wrong at other positions.
 
     A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens on average and
     takes the time of 1 + gamma c passes (Leviathan et al., 2211.17192), where c is a proposal's time in decode steps.
-
-    Attributes:
-        lab: an engine with a draft whose script may be written into. script: the target's.
-        plain: the setting without speculation.
-        decode: decodes with a setting, all tokens or the given number.
     """
-
-    sheet: Sheet
-    lab: Engine
-    script: torch.Tensor
-    plain: EngineConfig
-    gammas: tuple[int, ...]
-    decode: Callable[..., Run]
-    runs: dict[tuple[float, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
-    passes: int = 0
-
-    @property
-    def configs(self) -> dict[int, EngineConfig]:
-        return {g: replace(self.plain, speculative="draft", num_speculative_tokens=g) for g in self.gammas}
-
-    def warm_up(self, longest: int) -> None:
-        """Capture and compile everything that the measured runs need, for up to ``longest`` tokens.
-
-        First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
-        Then a short run of each, with a draft that is often wrong.
-        """
-        for config in self.configs.values():
-            self.lab.warm_up(config, longest=longest)
-        self.lab.draft.script.copy_(draft_script(self.script, RATES[0]))
-        for gamma, config in self.configs.items():
-            self.decode(config, 4 * (gamma + 1))
-
-    def measure(self) -> None:
-        """Another run of every pair, and a plain run to compare them with. The draft is wrong at other positions in
-        each pass."""
-        plain = self.decode(self.plain)
-        for gamma, config in self.configs.items():
+    runs = defaultdict(list)
+    for seed in range(PASSES):
+        alone = decode(plain)
+        for gamma, config in drafted.items():
             for rate in RATES:
-                self.lab.draft.script.copy_(draft_script(self.script, rate, seed=self.passes))
-                self.runs[rate, gamma].append(_figures(self.decode(config), gamma, plain))
-            self.sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self.runs.items())]
-            self.sheet.say(f"  gamma {gamma} done")
-        self.passes += 1
+                lab.draft.script.copy_(draft_script(script, rate, seed))
+                runs[rate, gamma].append(_figures(decode(config), gamma, alone))
+            sheet.result["speculation"] = [_row(*key, some) for key, some in sorted(runs.items())]
+            sheet.say(f"  gamma {gamma} done")
 
 
 def _figures(run: Run, gamma: int, plain: Run) -> dict[str, float]:

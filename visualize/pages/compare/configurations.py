@@ -1,7 +1,7 @@
 """The Compare page's inputs: a prompt, the settings to run on it, how and how often; and the link for them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from lab.registry import EMBEDDED, Pair
 from lab.settings import SETTINGS, Setting
 from visualize.options import borrows_a_gpu
 from visualize.run_settings import FORM as LAB
+from visualize.run_settings import fields_of
 from visualize.text import visible
 from visualize.url_settings import Form
 
@@ -136,9 +137,7 @@ class CompareInputs(FORM.values_class("CompareValues")):
     def sampling(self) -> SamplingParams:
         """Raises ConfigError if a number makes no sense."""
         FORM.check(vars(self))
-        return SamplingParams(
-            max_tokens=self.max_tokens, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, seed=self.seed
-        )
+        return SamplingParams(**fields_of(SamplingParams, self))
 
 
 def from_link(
@@ -157,11 +156,6 @@ def from_link(
     pair = pairs[settings.get("pair", FORM["pair"].default)]
     settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
     return CompareInputs(**settings), notices
-
-
-def to_inputs(values: Sequence[Any]) -> CompareInputs:
-    """The inputs from the controls' values."""
-    return CompareInputs(**FORM.from_controls(values))
 
 
 def preset_of(lanes: tuple[str, ...], draft: bool = True) -> str | None:

@@ -3,7 +3,7 @@
 The inputs have the same names as in links to the Lab and the Memory page, so that settings found there carry over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from lab.vllm.serve_command import TENSOR_PARALLEL
 from visualize.memory_inputs import FORM as MEMORY
 from visualize.memory_inputs import OTHER, asked
 from visualize.run_settings import FORM as LAB
+from visualize.run_settings import fields_of
 from visualize.url_settings import Form
 
 NAMED = {key: model.name for key, model in known_models().items() if model.source.startswith("config.json of ")}
@@ -82,16 +83,7 @@ class DeployInputs(FORM.values_class("DeployValues")):
 
     def engine_config(self) -> EngineConfig:
         """The engine's settings as vLLM can have them: there is always a cache, in blocks."""
-        return EngineConfig(
-            kv_dtype=self.kv_dtype,
-            paged=True,
-            block_size=self.block_size,
-            enable_prefix_caching=self.enable_prefix_caching,
-            eviction=self.eviction,
-            speculative=self.speculative,
-            num_speculative_tokens=self.num_speculative_tokens,
-            adaptive_window=self.adaptive_window,
-        )
+        return EngineConfig(**fields_of(EngineConfig, self) | {"kv_cache": True, "paged": True})
 
     def check(self) -> None:
         """Raises ConfigError if a number makes no sense."""
@@ -102,8 +94,3 @@ def from_link(query: Mapping[str, str]) -> tuple[DeployInputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out."""
     found, notices = FORM.read(query)
     return DeployInputs(**found), notices
-
-
-def to_inputs(values: Sequence[Any]) -> DeployInputs:
-    """The inputs from the controls' values."""
-    return DeployInputs(**FORM.from_controls(values))
