@@ -1,7 +1,9 @@
 """The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from lab.config import EngineConfig, gamma_table
@@ -148,75 +150,8 @@ class PoolPreset(NamedTuple):
     inputs: PoolInputs
 
 
-PRESETS = {
-    "users": PoolPreset(
-        "Thirty users, one system prompt",
-        "The first user computes the system prompt; the rest reuse its blocks. Turn prefix caching off and compare.",
-        PoolInputs(),
-    ),
-    "fits": PoolPreset(
-        "Contiguous or paged: what fits?",
-        "Contiguous reserves the longest length for each. Then switch paged blocks on.",
-        PoolInputs(
-            sequences=24,
-            every=0,
-            lengths="paragraph",
-            tokens=192,
-            shared=0,
-            paged=False,
-            enable_prefix_caching=False,
-            num_blocks=64,
-            max_num_seqs=24,
-        ),
-    ),
-    "dry": PoolPreset(
-        "Too small a pool: preemption",
-        "All begin, then the blocks run out: the newest gives its own back and is computed again.",
-        PoolInputs(
-            sequences=12,
-            every=0,
-            lengths="equal",
-            tokens=96,
-            shared=0,
-            enable_prefix_caching=False,
-            num_blocks=40,
-            max_num_seqs=12,
-        ),
-    ),
-    "forgets": PoolPreset(
-        "Evicted: a cache that forgets",
-        "Others push the system prompt out before it is used again. Then evict the lowest priority.",
-        PoolInputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
-    ),
-    "part": PoolPreset(
-        "Eight endings: copy on write",
-        "The prompt's blocks are shared, and the last is copied where they part. Then switch paged blocks off.",
-        PoolInputs(
-            sequences=16,
-            continuations=8,
-            every=24,
-            lengths="equal",
-            tokens=48,
-            shared=0,
-            enable_prefix_caching=False,
-            num_blocks=80,
-        ),
-    ),
-    "load": PoolPreset(
-        "Draft tokens by batch size",
-        "Fewer draft tokens as more requests run: see Requests. Then empty γ by batch size and compare.",
-        PoolInputs(
-            sequences=16,
-            every=4,
-            lengths="equal",
-            tokens=64,
-            shared=0,
-            num_blocks=256,
-            speculative="draft",
-            num_speculative_tokens_per_batch_size="1-2:4 3-6:2 7-32:0",
-        ),
-    ),
-}
+_SCENARIOS = tomllib.loads(Path(__file__).with_name("pool_scenarios.toml").read_text("utf-8"))
+PRESETS = {key: PoolPreset(one["label"], one["about"], PoolInputs(**one["inputs"])) for key, one in _SCENARIOS.items()}
 
 
 def from_link(query: Mapping[str, str]) -> tuple[PoolInputs, list[str]]:

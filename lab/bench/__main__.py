@@ -5,9 +5,10 @@ import functools
 import importlib
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from lab import Engine, LabError, load_engine
 from lab.backends.cpu.cpu_count import threads
 from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.output import format_record, writable, write
-from lab.claims import CLAIMS
 from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, path
 from lab.engine.failures import explain
 from lab.models.devices import best_device, resolve_device
@@ -30,14 +30,14 @@ from lab.util.device_memory import is_out_of_memory
 from lab.util.machine_info import describe_machine
 from lab.util.stdio import Output, print_notes, print_utf8
 
-Options = Mapping[str, Mapping[str, Any]]
-"""Arguments of ``add_argument`` by option."""
+Options = Mapping[str, Mapping[str, Any] | int]
+"""By option: arguments of ``add_argument``, as ``measurements.toml`` has them, or the default of a common one."""
 
 
 @dataclass(frozen=True)
 class Measurement:
     """A measurement. In its module is ``run_NAME``, which gives what is recorded beside the models and the options
-    that are numbers, and perhaps ``format_NAME``, which prints it in another way than ``format_record``.
+    that are numbers.
 
     ``run_NAME`` is called with the engine, ``report`` and the options by name. Where there is a ``read_NAME``, it makes
     these of the parsed ones before a model is loaded: it reads files and checks settings.
@@ -51,17 +51,19 @@ class Measurement:
 
     module: str
     help: str
-    options: Options = field(default_factory=dict)
+    options: Options
     draft: bool = True
     both: bool = False
 
 
-def option(metavar: str, text: str, **how: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": text, **how}
+DATA = tomllib.loads(Path(__file__).with_name("measurements.toml").read_text("utf-8"))
+COMMON: Options = DATA.pop("common")
+MEASUREMENTS = {name: Measurement(**entry) for name, entry in DATA.items()}
+TYPES = {"path": path, "float": float, "int": int}
 
 
-def number(default: int, text: str, least: int = 1, why: str = "") -> dict[str, Any]:
-    """An option: a whole number of at least ``least``. ``why``: what they are needed for."""
+def whole(least: int, why: str) -> Callable[[str], int]:
+    """A reader of whole numbers of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
         with suppress(ValueError):
@@ -69,124 +71,21 @@ def number(default: int, text: str, least: int = 1, why: str = "") -> dict[str, 
                 return given
         raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
-    return option("N", f"{text} {DEFAULT}", type=read, default=default)
+    return read
 
 
-def tokens(default: int, least: int = 2, why: str = "one token to wait for, one to time") -> Options:
-    return {"--max-tokens": number(default, "tokens of each output.", least, why)}
-
-
-def repeats(default: int) -> Options:
-    return {"--repeats": number(default, "how often each row is measured, in changing order.")}
-
-
-MEASUREMENTS = {
-    "ladder": Measurement(
-        "lab.bench.ladder",
-        "each toggle's effect on speed, against transformers' own generation",
-        {**tokens(128), **repeats(3)},
-    ),
-    "kv": Measurement(
-        "lab.bench.kv_bench",
-        "what each KV format costs in quality and in speed",
-        {
-            **repeats(6),
-            "--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+"),
-        },
-        draft=False,
-    ),
-    "ab": Measurement(
-        "lab.bench.ab_bench",
-        "two settings over the same prompts: quality and speed",
-        {
-            **tokens(64),
-            **repeats(3),
-            "--a": option("SETTINGS", "what --b is compared with. Default: the engine's own.", default=""),
-            "--b": option("SETTINGS", "like kv_dtype=int8,speculative=draft. Required.", required=True),
-            "--prompts": option("FILE", "a prompt a line. Default: the model card's held-out prompts.", type=path),
-            "--temperature": option("T", f"how outputs are drawn. {DEFAULT}", type=float, default=0.0),
-        },
-        draft=False,
-    ),
-    "serve": Measurement(
-        "lab.bench.serving",
-        "many requests at once against one after another, in time and in memory",
-        {
-            **repeats(3),
-            "--requests": number(16, "how many there are."),
-            "--seed": number(0, "of their lengths.", least=0),
-        },
-    ),
-    "gammas": Measurement("lab.bench.serving", "gamma by batch size against fixed gammas, batch by batch", repeats(10)),
-    "window": Measurement(
-        "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
-    ),
-    "drafters": Measurement(
-        "lab.bench.drafter_bench",
-        "what the target accepts of each drafter, what a draft token costs, and the speed-up",
-        {**tokens(96), **repeats(2)},
-    ),
-    "verifiers": Measurement(
-        "lab.bench.verifiers",
-        "how many draft tokens each acceptance rule accepts, and what the lossy one changes",
-        {**tokens(128), **repeats(8)},
-    ),
-    "roofline": Measurement(
-        "lab.bench.step_times",
-        "the device's limits, and how near each kind of step comes to them",
-        {**tokens(64, 1, ""), **repeats(5)},
-        draft=False,
-    ),
-    "logprobs": Measurement(
-        "lab.bench.step_times",
-        "what recording the distributions around each verdict, or the likeliest tokens alone, adds to a step",
-        {
-            **tokens(96, 3, "the prefill's, and a round of a draft token and one more"),
-            **repeats(8),
-            "--logprobs": number(5, "likeliest tokens under each distribution."),
-        },
-    ),
-    "claims": Measurement(
-        "lab.claims.report",
-        "the articles' claims, each with its experiment and its verdict",
-        {
-            "--claim": option(
-                "ID", f"of {', '.join(CLAIMS)}. Default: all.", nargs="+", choices=CLAIMS, default=list(CLAIMS)
-            ),
-            "--small": {"action": "store_true", "help": "sizes for a test: seconds, and figures not to be trusted"},
-        },
-        both=True,
-    ),
-    "llama": Measurement(
-        "lab.bench.llama",
-        "the engine against llama.cpp on a CPU, the same weights and threads",
-        {**tokens(128), **repeats(5)},
-        draft=False,
-    ),
-    "vllm": Measurement(
-        "lab.bench.vllm_bench",
-        "against a vLLM server with the same models: the same text, and as many draft tokens accepted",
-        {
-            **tokens(128),
-            "--speculative": {
-                "choices": ("draft", "eagle3"),
-                "default": "draft",
-                "help": f"the drafter that the server has, too. {DEFAULT}",
-            },
-            "--attach": option(
-                "URL", "of the server, like http://127.0.0.1:8000. A key is read from VLLM_API_KEY.", required=True
-            ),
-        },
-    ),
-}
 PART_TITLES = "; ".join(f"{number}: {part.title}" for number, part in PARTS.items())
 GPU_OPTIONS: Options = {
-    "--part": option(
-        "N", f"{PART_TITLES}. Default: all.", type=int, nargs="+", choices=list(PARTS), default=list(PARTS)
-    ),
-    "--device": {"default": best_device(), "help": f"cpu, cuda, cuda:1. {DEFAULT}"},
-    "--dtype": {"default": "auto", "help": f"float32, bfloat16 or float16. {DEFAULT}"},
-    "--small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
+    "part": {
+        "metavar": "N",
+        "type": "int",
+        "nargs": "+",
+        "choices": list(PARTS),
+        "help": f"{PART_TITLES}. Default: all.",
+    },
+    "device": {"default": best_device(), "help": "cpu, cuda, cuda:1."},
+    "dtype": {"default": "auto", "help": "float32, bfloat16 or float16."},
+    "small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
 }
 
 
@@ -209,8 +108,15 @@ def commands() -> Parser:
 def _add_options(command: argparse.ArgumentParser, name: str, options: Options) -> None:
     there = Path(f"runs/bench/{name}.json")
     command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
-    for option, how in options.items():
-        command.add_argument(option, **how)
+    for option, given in options.items():
+        how = {**COMMON.get(option, {}), **({"default": given} if isinstance(given, int) else given)}
+        if "least" in how:
+            how |= {"metavar": "N", "type": whole(how.pop("least"), how.pop("why", ""))}
+        elif "type" in how:
+            how["type"] = TYPES[how["type"]]
+        if how.get("default", "") != "":
+            how["help"] += f" {DEFAULT}"
+        command.add_argument(f"--{option}", **how)
     command.set_defaults(fail=command.error)
 
 
@@ -252,7 +158,9 @@ def _measure_gpu(args: argparse.Namespace, report: Callable[[str], None]) -> boo
     """True if all of it was measured. Raises LabError."""
     resolve_dtype(args.dtype, resolve_device(args.device))
     with writable(args.json):
-        result = run_gpu(args.part, args.json, report, device=args.device, dtype=args.dtype, small=args.small)
+        result = run_gpu(
+            args.part or list(PARTS), args.json, report, device=args.device, dtype=args.dtype, small=args.small
+        )
     report(f"\n{format_record(result)}\n\nwritten to {args.json}")
     return not any("failure" in entry for entry in result["parts"].values())
 
@@ -264,7 +172,7 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     name, one = args.bench, MEASUREMENTS[args.bench]
     module = importlib.import_module(one.module)
     with writable(args.json):
-        given = {dest: getattr(args, dest) for dest in (flag[2:].replace("-", "_") for flag in one.options)}
+        given = {dest: getattr(args, dest) for dest in (option.replace("-", "_") for option in one.options)}
         options = read(args) if (read := getattr(module, f"read_{name}", None)) else given
         if one.draft and args.target and not args.draft:
             raise LabError("this bench measures speculation with a draft: name a --draft too")
@@ -275,8 +183,7 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
         record = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back, "dtype": engine.dtype}
         record |= {"target": engine.target.name, "draft": engine.draft.name if engine.draft else None}
         record |= {dest: value for dest, value in given.items() if type(value) is int} | result
-        shown = getattr(module, f"format_{name}", format_record)(record)
-        report(f"\n{shown}\n")  # first, because writing the file may fail
+        report(f"\n{format_record(record)}\n")  # first, because writing the file may fail
         write(args.json, record)
     report(f"written to {args.json}")
     return True

@@ -8,11 +8,14 @@ from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Number
 from lab.claims.trial import Trial
 from lab.engine.engine import Engine
-from lab.errors import LabError
+from lab.errors import ConfigError, LabError
 
 
 def read_claims(args: argparse.Namespace) -> dict[str, object]:
-    return {"ids": args.claim, "small": args.small}
+    """The claims to check. Raises ConfigError: there is no such claim."""
+    if unknown := [name for name in args.claim or () if name not in CLAIMS]:
+        raise ConfigError(f"there is no claim {unknown[0]!r}. There are {', '.join(CLAIMS)}.")
+    return {"ids": args.claim or list(CLAIMS), "small": args.small}
 
 
 def run_claims(
