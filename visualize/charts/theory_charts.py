@@ -5,8 +5,10 @@ A setting has the same mark everywhere on the page; curves carry their own names
 
 import math
 import statistics
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -318,47 +320,10 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
     }
 
 
-_ACCEPTANCE = {"x": "acceptance a", "xaxis": {"range": [0, 1], "nticks": 6}}
+_CURVES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 CHARTS = {
     "round": round_figure,
-    "tokens": partial(
-        curves_figure,
-        hover="a = %{x:.3f}: %{y:.2f} tokens per round, measured",
-        **_ACCEPTANCE,
-        yaxis={"range": [0, 9], "nticks": 6},
-    ),
-    "speedup": partial(
-        curves_figure,
-        hover="γ %{x}: ×%{y:.2f}, measured",
-        spread=True,
-        x="draft tokens per round γ",
-        xaxis={"range": [0.5, 8.5], "dtick": 1},
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    ),
-    "gains": partial(
-        curves_figure,
-        hover="a = %{x:.3f}: ×%{y:.2f}, measured",
-        spread=True,
-        **_ACCEPTANCE,
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    ),
-    "positions": partial(
-        curves_figure,
-        hover="draft token %{x:.0f}: %{customdata}",
-        spread=True,
-        margin=(44, 34),
-        x="position in the round",
-        xaxis={"range": [0.5, 4.5], "dtick": 1},
-        yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
-    ),
+    **{name: partial(curves_figure, **how) for name, how in _CURVES.items()},
     "growth": growth_figure,
-    "cache": partial(
-        curves_figure,
-        hover="length %{x:,}: %{customdata}, measured",
-        margin=(52, 46),
-        x="tokens",
-        xaxis={"range": [0, 1], "nticks": 5},
-        yaxis={"range": [0, 1], "nticks": 5},
-    ),
 }
 """Each makes its chart's empty figure for light or dark."""

@@ -128,10 +128,13 @@ def _memory(metrics: Metrics) -> Reading:
 
 def readouts(page: str, read: Mapping[str, Callable[[Any], Reading]]) -> tuple[Readout, ...]:
     """The readouts of a page as ``readouts.toml`` has them. ``read``: by key."""
-    return tuple(Readout(key, read=read[key], **how) for key, how in _DATA[page].items())
+    return tuple(Readout(key, read=read[key], **how) for key, how in LABELS[page].items())
 
 
-_DATA = tomllib.loads(Path(__file__).parents[1].joinpath("readouts.toml").read_text("utf-8"))
+LABELS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).parents[1].joinpath("readouts.toml").read_text("utf-8")
+)
+"""By page and key, what the readouts are called and are."""
 READOUTS = readouts(
     "run",
     {

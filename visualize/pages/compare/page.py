@@ -130,6 +130,6 @@ def _setup() -> dict[str, Any]:
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
         "partingColumns": comparison.PARTINGS,
-        "theoryColumns": prediction.COLUMNS,
+        "theoryColumns": comparison.THEORY,
         "theory": prediction.theory({}, {}, {}),
     }

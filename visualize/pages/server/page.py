@@ -18,7 +18,7 @@ from visualize.forms import Widgets, component
 from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.server.remote_run import Prompts, ServerWatch
-from visualize.pages.server.watched import labels
+from visualize.reduce.metric_cards import LABELS
 from visualize.run_settings import bounded
 from visualize.text import as_line, visible, visible_lines
 from visualize.url_settings import Form
@@ -72,7 +72,10 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
                 press = gr.Button("Send", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            setup = {"shells": shells(figures.CHARTS, start=True), "readouts": labels()}
+            setup = {
+                "shells": shells(figures.CHARTS, start=True),
+                "readouts": [{"key": key, **one} for key, one in LABELS["server"].items()],
+            }
             view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)
