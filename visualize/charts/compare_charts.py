@@ -2,13 +2,12 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-
-import plotly.graph_objects as go
+from functools import partial
 
 from lab.measure.comparison import MAX_CONFIGS, Summary
 from lab.util.messages import counted
 from visualize.charts import theory_charts as theory
-from visualize.charts.base import Drawn, add, blank, look, words
+from visualize.charts.base import Drawn, add, figure_of
 from visualize.format_numbers import three
 from visualize.text import label
 
@@ -24,36 +23,7 @@ def times(ratio: float) -> str:
     return f"×{three(ratio)}"
 
 
-def bars_figure(dark: bool = False) -> go.Figure:
-    """Horizontal bars, the first setting on top."""
-    colours = look(dark)
-    bar = go.Bar(
-        name="median",
-        orientation="h",
-        width=0.62,
-        marker={"color": colours.other, "line": {"width": 0}},
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-    quartiles = go.Scatter(name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip")
-    runs = go.Scatter(
-        name="runs",
-        mode="markers",
-        marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
-        hovertemplate="%{customdata} tokens/s, one run<extra></extra>",
-    )
-    return blank(
-        [bar, quartiles, runs, words(dark, 13, "middle left", name="speed-up")],
-        dark,
-        margin={"l": 104, "r": 10, "t": 4, "b": 24},
-        xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
-        yaxis={
-            "range": [MAX_CONFIGS - 0.5, -0.5],
-            "automargin": True,  # names may be of wide letters
-            "showgrid": False,
-            "fixedrange": True,
-            "tickfont": {"color": colours.ink, "size": 11},
-        },
-    )
+bars_figure = partial(figure_of, "settings")
 
 
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:

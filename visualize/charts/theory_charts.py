@@ -18,11 +18,10 @@ from lab.measure.interval import share_interval
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speedup
 from lab.settings import KV_DTYPES
-from visualize.charts.base import Drawn, add, axis_title, blank, legend, look, nice_ceiling, with_room, words
+from visualize.charts.base import Drawn, add, axis_title, blank, figure_of, look, nice_ceiling, with_room, words
 from visualize.charts.rounds_chart import LABELS
-from visualize.charts.timing_chart import PARTS, part_colours
+from visualize.charts.timing_chart import PARTS
 from visualize.format_numbers import byte_unit, digits
-from visualize.states import OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Gammas whose curves are always drawn."""
@@ -81,59 +80,29 @@ def curves_figure(
     x: str,
     xaxis: Mapping[str, Any],
     yaxis: Mapping[str, Any],
-    hover: str = "",
+    hover: str,
     spread: bool = False,
-    dots: Iterable[go.Scatter] = (),
     margin: tuple[int, int] = (40, 34),
 ) -> go.Figure:
-    """Curves with their names, above ``dots``; below settings' marks with ``hover`` texts, perhaps with ``spread``:
-    quartiles or an interval through each. ``x``: the axis' title; ``margin``: left and right."""
+    """Curves with their names, below settings' marks with ``hover`` texts, perhaps with ``spread``: quartiles or an
+    interval through each. ``x``: the axis' title; ``margin``: left and right."""
     colours = look(dark)
-    line = {"color": colours.muted, "width": 2 if dots else 1.5}
-    traces = [*dots, go.Scatter(name="theory", mode="lines", line=line, hoverinfo="skip")]
-    traces.append(words(dark, 11, muted=True, name="names"))
-    if spread:
-        line = {"color": colours.ink, "width": 1.5}
-        traces.append(go.Scatter(name="spread", mode="lines", line=line, hoverinfo="skip"))
-    if hover:
-        said = {"hovertemplate": f"%{{text}} {hover}<extra></extra>", "hoverinfo": None}
-        traces.append(words(dark, 17, "middle center", name="measured", **said))
-    left, right = margin
-    return blank(
-        traces,
-        dark,
-        margin={"l": left, "r": right, "t": 8, "b": 36},
-        xaxis={"title": axis_title(x, dark), **xaxis},
-        yaxis={**yaxis},
+    lines = {"theory": colours.muted, "spread": colours.ink} if spread else {"theory": colours.muted}
+    traces = [
+        go.Scatter(name=name, mode="lines", line={"color": colour, "width": 1.5}, hoverinfo="skip")
+        for name, colour in lines.items()
+    ]
+    said = {"hovertemplate": f"%{{text}} {hover}<extra></extra>", "hoverinfo": None}
+    names, measured = (
+        words(dark, 11, muted=True, name="names"),
+        words(dark, 17, "middle center", name="measured", **said),
     )
+    margins = {"l": margin[0], "r": margin[1], "t": 8, "b": 36}
+    title = {"title": axis_title(x, dark), **xaxis}
+    return blank([traces[0], names, *traces[1:], measured], dark, margin=margins, xaxis=title, yaxis={**yaxis})
 
 
 # -- a round ------------------------------------------------------------------------------------
-
-
-def round_figure(dark: bool = False) -> go.Figure:
-    """A round, part after part, above as many tokens one by one: two rows per setting, all on one time axis."""
-    colours = part_colours(dark)
-    bars = [
-        go.Bar(
-            name=part,
-            orientation="h",
-            width=0.72,
-            marker={"color": colours[part], "line": {"width": 1.5, "color": look(dark).paper}},
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-        for part in PARTS
-    ]
-    return blank(
-        [*bars, words(dark, 11, muted=True, name="names", showlegend=False)],
-        dark,
-        barmode="overlay",
-        margin={"l": 88, "r": 10, "t": 24, "b": 24},
-        showlegend=True,
-        legend=legend(dark),
-        xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " ms", "fixedrange": True},
-        yaxis={"range": [1.5, -0.5], "showgrid": False, "fixedrange": True},
-    )
 
 
 def round_columns(found: Marked) -> Drawn:
@@ -259,27 +228,6 @@ def columns(found: Marked) -> dict[str, Drawn]:
 # -- what grows with the length of a text ---------------------------------------------------------
 
 
-def growth_figure(dark: bool = False) -> go.Figure:
-    """Milliseconds a token against the text's length, and a curve through each."""
-    dots = [
-        go.Scatter(
-            name=name,
-            mode="markers",
-            marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
-            hovertemplate="length %{x:,}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
-        )
-        for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, look(dark).verify, "x-thin-open"))
-    ]
-    return curves_figure(
-        dark,
-        dots=dots,
-        margin=(52, 78),
-        x="tokens so far",
-        xaxis={"range": [0, 1], "nticks": 6},
-        yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
-    )
-
-
 def growth_columns(times: Mapping[str, StepTimes]) -> Drawn:
     """The axis fits the medians: a step that was held up is far above all others, perhaps out of view."""
     curves, dots, top = Curves(), [], 0.0
@@ -322,8 +270,8 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
 
 _CURVES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 CHARTS = {
-    "round": round_figure,
+    "round": partial(figure_of, "round"),
     **{name: partial(curves_figure, **how) for name, how in _CURVES.items()},
-    "growth": growth_figure,
+    "growth": partial(figure_of, "growth"),
 }
 """Each makes its chart's empty figure for light or dark."""
