@@ -79,10 +79,12 @@ _SENTENCES = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text(
 def sentences(speculative: str, greedy: bool, rule: str = "standard") -> dict[str, str]:
     """The hover sentence of each state, which depends on the drafter and on how tokens are chosen and verified, with
     places for the numbers."""
-    if speculative == "synthetic" or (speculative == "ngram" and rule == "standard" and not greedy):
-        kind = speculative
+    if speculative == "synthetic" or greedy:
+        kind = speculative if speculative == "synthetic" else "greedy"
+    elif rule in ("block", "typical"):
+        kind = rule
     else:
-        kind = "greedy" if greedy else rule
+        kind = "ngram" if speculative == "ngram" else "standard"
     who = DRAFTER_NAMES[speculative]
     who = who[0].upper() + who[1:]
     return {state: text.replace("{who}", who) for state, text in (_SENTENCES["all"] | _SENTENCES[kind]).items()}

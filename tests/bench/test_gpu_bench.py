@@ -198,7 +198,7 @@ def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path,
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setitem(PARTS, 3, PARTS[3]._replace(run=broken))
-    monkeypatch.setitem(PARTS, 4, PARTS[4]._replace(run=lambda sheet, **options: sheet.result.update(rows=CASE)))
+    monkeypatch.setitem(PARTS, 4, PARTS[4]._replace(run=lambda sheet, **options: sheet.result.update(rows=[CASE])))
     out, said = tmp_path / "gpu.json", []
     table = format_record(run_gpu([3, 4], out, said.append, device="cpu", small=True))
     three, four = json.loads(out.read_text("utf-8"))["parts"].values()
@@ -207,7 +207,7 @@ def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path,
         "rows": {"another": {"median": 123.0}},
         "failures": {"one row": "ValueError: no such luck"},
     }
-    assert (four["result"]["rows"], "failure" in four) == (CASE, False)
+    assert (four["result"]["rows"], "failure" in four) == ([CASE], False)
     assert "  one row failed: ValueError: no such luck" in said
     assert [one for one in ("123", "illegal memory", " 77\n") if one not in table] == []
 
