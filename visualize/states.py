@@ -62,6 +62,7 @@ DRAFTER_NAMES = {
     "off": "no drafter",
     "draft": "the draft model",
     "eagle3": "the EAGLE-3 head",
+    "mtp": "the MTP head",
     "dflash": "the DFlash head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",

@@ -10,6 +10,7 @@ import torch
 from lab.config import KVFormat
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_pool import BlockPool, Eviction
+from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup, kv_cache_groups
 from lab.kv_cache.storage import KVStorage
 
 
@@ -30,23 +31,34 @@ class CacheConfig(NamedTuple):
 
 class CachedModel(Protocol):
     """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
-    keeps none)."""
+    keeps none); ``windows``: the positions that a token sees in each (``kv_cache_groups``)."""
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
     layer_devices: Sequence[torch.device | None]
+    windows: Sequence[int | None]
 
 
 def num_kv_layers(model: CachedModel) -> int:
     return sum(device is not None for device in model.layer_devices)
 
 
+def groups_of(target: CachedModel, *, shared: bool, paged: bool) -> tuple[KVCacheGroup, ...]:
+    """The KV cache groups of a target; one without paged blocks, none of which is freed, or with layers on several
+    devices, where two groups cannot share memory. ``shared``: as ``kv_cache_groups``."""
+    devices = {device for device in target.layer_devices if device is not None}
+    if not paged or len(devices) > 1 or not any(target.windows):
+        return ONE_GROUP
+    return kv_cache_groups(target.windows, shared=shared)
+
+
 class KVCache:
     """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
     of a sequence has one slot number, under which the target keeps its keys and values and the draft its own; and so
-    have ``heads`` that draft from the target's hidden states, by kind."""
+    have ``heads`` that draft from the target's hidden states, by kind. Of a target with several groups, the first one's
+    slots are meant."""
 
     def __init__(
         self,
@@ -55,8 +67,9 @@ class KVCache:
         draft: CachedModel | None,
         heads: Mapping[str, CachedModel] | None = None,
     ) -> None:
-        self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
-        self.target = _storage(target, config)
+        groups = groups_of(target, shared=bool(draft or heads), paged=config.paged)
+        self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction, groups=groups)
+        self.target = _storage(target, config, groups)
         self.draft = _storage(draft, config) if draft else None
         self.heads = {kind: _storage(head, config) for kind, head in (heads or {}).items()}
 
@@ -68,6 +81,7 @@ class KVCache:
                 storage.copy(here, there)
 
 
-def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
+def _storage(model: CachedModel, config: CacheConfig, groups: tuple[KVCacheGroup, ...] = ONE_GROUP) -> KVStorage:
     sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
-    return KVStorage(config.kv_dtype, config.num_blocks * config.block_size, **sizes, device=model.layer_devices)
+    slots = config.num_blocks * config.block_size
+    return KVStorage(config.kv_dtype, slots, **sizes, device=model.layer_devices, groups=groups)

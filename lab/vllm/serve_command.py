@@ -230,6 +230,8 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, Any]:
     if config.speculative == "ngram":
         window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
         return {"method": "ngram", "num_speculative_tokens": gamma, **window, **rule}
+    if config.speculative == "mtp":
+        return {"method": "mtp", "num_speculative_tokens": gamma, **rule}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
     if draft.startswith(HOME):

@@ -19,7 +19,7 @@ LOOK = (
     "export/site",
     "static/contrast",
 )
-MODULES = ("claims/page", *(f"lessons/{part}" for part in ("course", "question", "observe", "try")))
+MODULES = ("claims/page", *(f"lessons/{part}" for part in ("course", "figure", "question", "observe", "try")))
 """Those of the pages that a site has."""
 CHARTS = (PLOTLY.stem, "site")
 """The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site". Nothing waits

@@ -8,8 +8,8 @@ import gradio as gr
 from gradio.events import Dependency
 
 from lab.models.chat_template import thinking_switch
-from lab.registry import EMBEDDED, Pair
-from lab.settings import SETTINGS
+from lab.registry import EMBEDDED, LISTED, Pair
+from lab.settings import DRAFTERS, SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
@@ -68,7 +68,7 @@ class Controls:
 
 def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     """Lay the controls out. Their values, limits and choices are those of ``form``, with these model ``pairs``."""
-    widgets = Widgets(form)
+    widgets = Widgets(form.with_options(speculative=drafters(form["pair"].default)))
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
         widgets.add("system", "messages")
@@ -174,10 +174,19 @@ def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[
             updates[name]["visible"] = "hidden" if missing else True
     for name in out.keys() | put_out.keys():
         updates[name]["value"] = getattr(settings, name)
+    offered = drafters(settings.pair, settings.speculative)
+    updates["speculative"]["choices"] = [(text, value) for value, text in offered.items()]
     label = FORM["num_speculative_tokens"].label
     most = settings.adaptive_window and settings.speculative != "off"
     updates["num_speculative_tokens"]["label"] = f"Max {label[0].lower()}{label[1:]}" if most else label
     return updates, {name: getattr(wanted, name) for name in out}
+
+
+def drafters(pair: str, chosen: str = "") -> dict[str, str]:
+    """The drafters to choose from with a pair, and that which is ``chosen``. An MTP head comes with its model, and none
+    with those that the lab knows."""
+    without = {"mtp"} - {chosen} if pair in EMBEDDED or pair in LISTED else set()
+    return {name: text for name, text in DRAFTERS.items() if name not in without}
 
 
 def _info(name: str, settings: Settings) -> str:
