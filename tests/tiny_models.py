@@ -160,7 +160,7 @@ def mtp_engine(*, heads: int = 1, agrees: bool = True, **limits: object) -> Engi
                 part.weight *= 0.003
             if hasattr(layer, "input_proj"):
                 layer.input_proj.weight[:, 48:] += 0.3 * torch.eye(48)
-    head = take_head(model, "mimo")
+    head, _ = take_head(model, "mimo")
     target = LanguageModel(model, "mimo")
     target.heads["mtp"] = head
     return new_engine(target, tokenizer(), **limits)

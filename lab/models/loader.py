@@ -149,12 +149,11 @@ def load_model(
             model.drop_absent(loaded["missing_keys"])
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
-        head = take_head(model, name) if isinstance(model, MiMoForCausalLM) else None
+        head, notes = take_head(model, name) if isinstance(model, MiMoForCausalLM) else (None, ())
         found = LanguageModel(model, name, rounded=rounded)
+        found.notes += notes
         if head:
             found.heads["mtp"] = head
-            if (count := model.config.num_nextn_predict_layers) > 1:
-                found.notes += (f"{name} has {count} MTP heads: the first drafts, and reads its own output.",)
         if (beside := adapter_files(where)) and not getattr(model, "_hf_peft_config_loaded", False):
             found.notes += (
                 f"The adapter in the folder of {name} ({beside[-1].name}) is left out: these are the base model's "

@@ -98,10 +98,15 @@ class MTPHead(StateHead):
         return self.norm(hidden)
 
 
-def take_head(model: MiMoForCausalLM, name: str) -> MTPHead | None:
-    """Take a model's MTP layers out of it. None: it has none, or its weights are in several places."""
-    head = None
-    if model.model.mtp_layers and not is_dispatched(model):
+def take_head(model: MiMoForCausalLM, name: str) -> tuple[MTPHead | None, tuple[str, ...]]:
+    """Take a model's MTP layers out of it. Returns its head, if it has one that can be computed, and a sentence if some
+    are not used."""
+    head, notes, count = None, (), len(model.model.mtp_layers)
+    if count and is_dispatched(model):
+        notes = (f"{name} goes without its MTP head: its weights are in several places.",)
+    elif count:
         head = MTPHead(model, name).to(model.device).eval().requires_grad_(False)
+        if count > 1:
+            notes = (f"{name} has {count} MTP heads: the first drafts, and reads its own output.",)
     del model.model.mtp_layers
-    return head
+    return head, notes

@@ -214,6 +214,23 @@ def test_a_checkpoint_of_mimo_without_its_mtp_head_is_a_target_without_one(tmp_p
     assert not load_model(saved(tmp_path, MIMO, weights), name="m", place="cpu", dtype=torch.float32).heads
 
 
+def test_the_first_of_several_mtp_heads_is_used(tmp_path):
+    weights = mtp_tensors()
+    second = {name.replace("layers.0", "layers.1"): -tensor for name, tensor in weights.items() if "mtp" in name}
+    folder = saved(tmp_path, MIMO | {"num_nextn_predict_layers": 2}, weights | second)
+    model = load_model(folder, name="m", place="cpu", dtype=torch.float32)
+    assert torch.equal(model.heads["mtp"].norm.weight, weights["model.mtp_layers.0.final_layernorm.weight"])
+    assert model.notes == ("m has 2 MTP heads: the first drafts, and reads its own output.",)
+
+
+def test_a_heads_angles_are_in_float32(tmp_path):
+    """Rounded to bfloat16, they would be off by radians after a thousand tokens."""
+    model = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=LAYERS).bfloat16(), "the target")
+    head = load(saved(tmp_path, RAW, tensors()), model)
+    assert head.dtype == torch.bfloat16
+    assert head.rotary.inv_freq.dtype == torch.float32
+
+
 def block_tensors(**changes: Any) -> dict[str, torch.Tensor]:
     """A DFlash head's random weights. ``changes``: as in ``tensors``."""
     found = {}
