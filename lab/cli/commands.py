@@ -1,8 +1,6 @@
 """The commands of ``python -m lab``: ``run`` decodes one prompt, ``chat`` answers messages, ``compare`` decodes with
 several settings in turn, and ``fit`` says what a model and its cache take on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The cores of an engine: one for each cache setting in use, within one memory budget."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
@@ -194,7 +192,8 @@ class EngineCores:
             return self._cores[setting]
         if not self._make_room(setting):
             return None
-        core = self._made(setting, least=config.num_blocks or -(-end // setting.block_size))
+        fewest = self._budget.blocks_for(end, setting.block_size, setting.paged)
+        core = self._made(setting, least=config.num_blocks or fewest)
         self._cores[core.config] = core
         return core
 

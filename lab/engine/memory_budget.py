@@ -1,7 +1,5 @@
 """The memory that an engine's caches take and may take."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 
@@ -9,7 +7,8 @@ import torch
 
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.kv_cache import CacheConfig, CachedModel, num_kv_layers, slot_sizes
+from lab.kv_cache.kv_cache import CacheConfig, CachedModel, groups_of, num_kv_layers, slot_sizes
+from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.storage import bytes_per_token
 from lab.models.language_model import LanguageModel
 from lab.util.device_memory import free_bytes
@@ -61,14 +60,15 @@ class Budget:
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
             return CacheConfig("auto", False, size, 0, False, "lru", *computed)
-        fitting = self.limit // (size * _token_bytes(self._models, config.kv_dtype))
+        fitting = self.limit // (size * self._slot_bytes(config.kv_dtype, config.paged, self._own.values()))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
                 f"{counted(fitting, 'block')} of {counted(size, 'token')} here. Choose fewer, or leave num_blocks at "
                 "None."
             )
-        blocks = config.num_blocks or max(1, min(fitting, FULL_CONTEXTS * -(-self._target.context_length // size)))
+        most = FULL_CONTEXTS * self.blocks_for(self._target.context_length, size, config.paged)
+        blocks = config.num_blocks or max(1, min(fitting, most))
         shared = config.enable_prefix_caching, config.eviction
         return CacheConfig(config.kv_dtype, config.paged, size, blocks, *shared, *computed)
 
@@ -83,17 +83,28 @@ class Budget:
         """Raises PromptError, with both numbers, for a sequence of up to ``end`` tokens that the whole pool could not
         hold; and ConfigError, as ``cache_config`` does."""
         cache = self.cache_config(config)
-        needed = -(-end // cache.block_size)
+        needed, size = self.blocks_for(end, cache.block_size, cache.paged), cache.block_size
         if cache.num_blocks and needed > cache.num_blocks:
+            groups = len(self._groups(cache.paged))
+            each = f", one for each of {groups} groups of layers" if groups > 1 else ""
+            room = cache.num_blocks // groups * size
             raise PromptError(
                 f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
-                f"{cache.block_size}; the pool has {cache.num_blocks:,}, so room for "
-                f"{cache.num_blocks * cache.block_size:,}. Use a larger pool (num_blocks), or fewer tokens "
-                "(max_tokens)."
+                f"{size}{each}; the pool has {cache.num_blocks:,}, so room for {room:,}. Use a larger pool "
+                "(num_blocks), or fewer tokens (max_tokens)."
             )
 
+    def group_windows(self, config: EngineConfig) -> tuple[int | None, ...]:
+        """Of each KV cache group the positions that a token sees; None: all. Empty: blocks hold all layers."""
+        groups = self._groups(config.paged and config.kv_cache)
+        return () if groups == ONE_GROUP else tuple(getattr(one.spec, "sliding_window", None) for one in groups)
+
+    def blocks_for(self, tokens: int, block_size: int, paged: bool) -> int:
+        """Blocks of a sequence whose tokens are all kept, in each group."""
+        return -(-tokens // block_size) * len(self._groups(paged))
+
     def cache_bytes(self, cache: CacheConfig) -> int:
-        return cache.num_blocks * cache.block_size * _token_bytes(self._models, cache.kv_dtype)
+        return cache.num_blocks * cache.block_size * self._slot_bytes(cache.kv_dtype, cache.paged, self._own.values())
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes per token of a request: keys, values and scales of all layers, those of its drafter included."""
@@ -101,6 +112,20 @@ class Budget:
             return 0
         own = self._own.get(config.speculative)
         return _token_bytes([self._target, own] if own else [self._target], config.kv_dtype)
+
+    def slot_bytes(self, config: EngineConfig) -> int:
+        """Bytes of a slot: ``token_bytes``, but of the layers of one KV cache group alone."""
+        own = self._own.get(config.speculative)
+        return self._slot_bytes(config.kv_dtype, config.paged, [own]) if config.kv_cache else 0
+
+    def _groups(self, paged: bool) -> tuple[KVCacheGroup, ...]:
+        return groups_of(self._target, shared=any(self._own.values()), paged=paged)
+
+    def _slot_bytes(self, kv_dtype: KVFormat, paged: bool, own: Iterable[CachedModel | None]) -> int:
+        """``own``: drafters that keep keys and values of their own."""
+        target, layers = _token_bytes([self._target], kv_dtype), num_kv_layers(self._target)
+        largest = max(len(group.layers) for group in self._groups(paged)) or layers
+        return target // layers * largest + _token_bytes(filter(None, own), kv_dtype)
 
 
 def _token_bytes(models: Iterable[CachedModel], kv_dtype: KVFormat) -> int:

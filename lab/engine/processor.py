@@ -1,7 +1,5 @@
 """Turns a prompt into a sequence, or raises an error that says why not."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import threading
@@ -20,7 +18,7 @@ from lab.engine.memory_budget import Budget
 from lab.engine.prompt_encoder import PromptEncoder
 from lab.engine.sequence import DraftState, Prompt, Sequence
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.attention import refuse_sdpa
+from lab.kv_cache.sdpa_support import refuse_sdpa
 from lab.models.chat_template import Chat, ChatTemplate
 from lab.models.state_head import HEADS
 from lab.trace.events import RunStarted
@@ -145,13 +143,14 @@ class Processor:
             device=str(self._target.device),
             dtype=self.dtype_name(config),
             num_blocks=sequence.report.num_blocks,
-            block_bytes=config.block_size * self._budget.token_bytes(config),
+            block_bytes=config.block_size * self._budget.slot_bytes(config),
             read_bytes_per_second=limits.bytes_per_second if limits else None,
             flops_per_second=limits.flops_per_second if limits else None,
             memory_bytes_per_second=limits.memory_bytes_per_second if limits else None,
             cuda_graphs=self._backends.captures(config) and config.kv_cache,
             compiled=target.compiled,
             hardware=self._hardware,
+            group_windows=self._budget.group_windows(config),
         )
 
     def limits(self, config: EngineConfig) -> Limits | None:
@@ -177,7 +176,7 @@ class Processor:
         """The configuration without prefix caching, with a sentence, if its drafter could not go on after a prefix: a
         draft with recurrent layers, of which no state is kept, or a head that reads the hidden states of the token
         before, where the target has none."""
-        drafter = {"draft": self._draft, "eagle3": self._target}.get(config.speculative)
+        drafter = {"draft": self._draft, "eagle3": self._target, "mtp": self._target}.get(config.speculative)
         if not (config.enable_prefix_caching and drafter and drafter.recurrent):
             return config, ()
         note = f"Prefix caching is off: {drafter.name} has recurrent layers, of which this drafter needs more."
@@ -194,6 +193,11 @@ class Processor:
             raise ConfigError(
                 f"speculative={config.speculative!r} needs {HEADS[config.speculative]} that was trained for {name}, "
                 "and it was loaded without one. Load it with such a head, or choose another drafter."
+            )
+        if config.speculative == "mtp" and "mtp" not in self._target.heads:
+            raise ConfigError(
+                f"speculative='mtp' needs an MTP head in the model's own checkpoint, and {name} has none. Load a model "
+                "that brings one, such as MiMo, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -9,8 +9,6 @@ blocks, and is computed again later (recomputation: Kwon et al., 2309.06180, sec
 Nothing here depends on a model; a step's cost is counted in tokens and blocks. Lesson 7, continuous batching.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
@@ -20,9 +18,9 @@ from itertools import takewhile
 from lab.engine.sequence import Sequence
 from lab.engine.step_limits import StepLimits
 from lab.errors import PoolExhaustedError
-from lab.kv_cache.block_pool import BlockPool
-from lab.kv_cache.block_table import BlockTable, CopyBlock
-from lab.kv_cache.prefix_cache import Prefix
+from lab.kv_cache.block_pool import BlockPool, CachedBlocks
+from lab.kv_cache.block_table import CopyBlock
+from lab.kv_cache.hybrid_block_table import find_cached_blocks, new_table
 from lab.trace.events import Admitted, Preempted, Shortage
 
 
@@ -160,9 +158,8 @@ class Scheduler:
             return None  # what it shares is about to be computed
         table, found, cached = None, [], 0
         if self._blocks:
-            table = BlockTable(
-                self._blocks, sequence.seq_id, sequence.recorder.emit, paged=sequence.config.paged, copy=self._copy
-            )
+            emit, paged = sequence.recorder.emit, sequence.config.paged
+            table = new_table(self._blocks, sequence.seq_id, emit, paged=paged, copy=self._copy)
             cached, found = self._shared(sequence, parent)
         scheduled = self._share(sequence, len(sequence.tokens) - cached, budget, alone=alone)
         if scheduled is None or not self._fits(scheduled, cached, found):
@@ -195,8 +192,8 @@ class Scheduler:
             table.allocate_slots(len(sequence.tokens) + scheduled.num_draft_tokens if table.paged else sequence.end)
         return scheduled
 
-    def _shared(self, sequence: Sequence, parent: Sequence | None) -> tuple[int, list[tuple[int, Prefix]]]:
-        """The number of tokens that need not be computed, and the blocks found by prefix.
+    def _shared(self, sequence: Sequence, parent: Sequence | None) -> tuple[int, list[CachedBlocks]]:
+        """The number of tokens that need not be computed, and each group's blocks found by prefix.
 
         A running ``parent`` shares all of the prompt but its last token; otherwise the blocks found count.
         """
@@ -204,10 +201,12 @@ class Scheduler:
             cached, found = min(sequence.prompt.length - 1, parent.computed), []
             if sequence.drafts_from_states:
                 cached = min(cached, parent.draft.num_computed - sequence.states_lag)
+            if not parent.table.holds(cached):
+                return 0, []
         elif sequence.shares_prefixes:
             root, recurrent = sequence.prefix_root, sequence.recurrent
-            found = self._blocks.find_cached_prefix(sequence.tokens, root, with_state=recurrent)
-            cached = len(found) * self._blocks.block_size
+            found = find_cached_blocks(self._blocks, sequence.tokens, root, with_state=recurrent)
+            cached = len(found[0]) * self._blocks.block_size if found else 0
         else:
             return 0, []
         if sequence.states_lag:
@@ -218,12 +217,12 @@ class Scheduler:
                 return 0, []
         return cached, found
 
-    def _fits(self, scheduled: ScheduledSequence, cached: int, found: list[tuple[int, Prefix]]) -> bool:
+    def _fits(self, scheduled: ScheduledSequence, cached: int, found: list[CachedBlocks]) -> bool:
         pool, sequence = self._blocks, scheduled.sequence
         if pool is None:
             return True
         if not sequence.config.paged:
             return pool.has_contiguous(-(-sequence.end // pool.block_size))
         needed = -(-(len(sequence.tokens) + scheduled.num_draft_tokens) // pool.block_size) - cached // pool.block_size
-        revived = sum(not pool.references(block) for block, _ in found)
-        return needed <= pool.available - revived
+        revived = sum(block is not None and not pool.references(block) for blocks in found for block, _ in blocks)
+        return needed * len(pool.groups) <= pool.available - revived

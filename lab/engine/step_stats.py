@@ -1,7 +1,5 @@
 """The figures of a step: reported to its sequences, and kept as what the next steps will take."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable
@@ -55,7 +53,7 @@ class StepStats:
         self._backends = [target, draft] if draft else [target]
         self._devices = {target.model.device, *target.model.layer_devices} - {None}
         self._passes = PassCostModel(target, cache.target if cache else None)
-        self._token_bytes = functools.cache(budget.token_bytes)  # a core is dropped when its models change
+        self._slot_bytes = functools.cache(budget.slot_bytes)  # a core is dropped when its models change
 
     def begin(self) -> None:
         """To be called before a step: passes that were none of a step's, by whoever made them, are not counted."""
@@ -77,7 +75,7 @@ class StepStats:
         for one, round in zip(scheduled, drafted.rounds, strict=True):
             start, count = one.sequence.computed, round.num_draft_tokens
             spans.append(Span(start, start + one.num_tokens + count, count + 1 if one.complete else 0))
-        reserved = [one.sequence.table.capacity if one.sequence.table else 0 for one in scheduled]
+        reserved = [one.sequence.table.num_slots if one.sequence.table else 0 for one in scheduled]
         cost, memory = self._passes.of(spans, sdpa), memory_in_use(self._devices)
         experts = ahead.experts if ahead else self.experts_read()
         return StepSnapshot(scheduled, drafted, ahead, spans, cost, reserved, memory, experts)
@@ -115,7 +113,7 @@ class StepStats:
             sequence = one.sequence
             if sequence in failed or sequence.finished:
                 continue
-            kv_bytes = self._token_bytes(sequence.config)
+            slot_bytes = self._slot_bytes(sequence.config)
             sequence.recorder.emit(
                 StepTimed,
                 step=sequence.report.step,
@@ -133,8 +131,8 @@ class StepStats:
                 verify_bytes=verifying.bytes,
                 verify_flops=verifying.flops,
                 kv_tokens=sequence.computed,
-                kv_reserved_bytes=slots * kv_bytes,
-                kv_used_bytes=sequence.computed * kv_bytes,
+                kv_reserved_bytes=slots * slot_bytes,
+                kv_used_bytes=sequence.table.num_used * slot_bytes if sequence.table else 0,
                 memory_bytes=snapshot.memory,
             )
             sequence.report.step += 1

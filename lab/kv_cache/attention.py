@@ -11,16 +11,12 @@ Lesson 2, the KV cache.
 
 from __future__ import annotations
 
-import functools
-import warnings
-
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.errors import ConfigError
 from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan, current_plan
 
 NAME = "decode_lab"
@@ -82,6 +78,7 @@ def attention(
         query = query[0].transpose(0, 1)
         return plan.attend(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
     if plan.storage is not None:
+        plan = plan.of_layer(module.layer_idx)
         layer = plan.storage.layers[module.layer_idx]
         layer.write(plan.write, new_key, new_value)
     outputs = []
@@ -95,7 +92,7 @@ def attention(
             own = query[0, :, group.rows]
             outputs.append(_attend(own, keys, values, group, scaling, window, softcap, s_aux))
         else:
-            outputs.append(_attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
+            outputs.append(attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
     found = torch.cat(outputs)
     return (module.values(found) if latent else found)[None], None
 
@@ -156,10 +153,10 @@ def _attend_by_scores(
     return scores.softmax(dim=-1)[..., : key.shape[2]].to(value.dtype) @ value
 
 
-def _attend_by(
+def attend_by(
     choice: SdpaChoice, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
 ) -> torch.Tensor:
-    """One sequence by one back end: query [heads, T, d]; key, value [L, kv_heads, d] -> [T, heads, d].
+    """One sequence, by one back end: query [heads, T, d]; key, value [L, kv_heads, d] -> [T, heads, d].
 
     The T new tokens are the last of its L. No back end but "math" takes a mask of any shape, so keys and values
     are repeated for the query heads that share them, and the mask is given by name (``causal_lower_right``).
@@ -169,29 +166,6 @@ def _attend_by(
     seen = causal_lower_right(query.shape[1], key.shape[2])
     with sdpa_kernel(BACKENDS[choice]):
         return F.scaled_dot_product_attention(query[None], key, value, attn_mask=seen, scale=scaling)[0].transpose(0, 1)
-
-
-@functools.cache
-def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Refuse a back end that does not run here, by trying it on a few numbers.
-
-    Raises:
-        ConfigError: names the dtype, device and head size that it does not run with.
-    """
-    if choice == "auto":
-        return
-    try:
-        with warnings.catch_warnings():  # they say why each back end was not taken; the error below suffices
-            warnings.simplefilter("ignore")
-            for seen in (8, 16):
-                key = torch.zeros(seen, 1, head_dim, dtype=dtype, device=device)
-                _attend_by(choice, key[:8].transpose(0, 1), key, key, None)
-    except RuntimeError as error:
-        raise ConfigError(
-            f"prefill_attention={choice!r} cannot be computed here: torch has no such attention for "
-            f"{str(dtype).removeprefix('torch.')} on {device} with heads of {head_dim}. Choose 'auto', or 'math', "
-            "which runs everywhere."
-        ) from error
 
 
 AttentionInterface.register(NAME, attention)

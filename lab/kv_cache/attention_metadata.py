@@ -7,7 +7,8 @@ rows belong to which sequence, into which slots their keys and values go, and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
@@ -46,8 +47,8 @@ class Group(Plan):
         sequences: how many there are; S below. Each has T new tokens and at most L in all.
         mask: [S, 1, G * T or 1, L] bool, which of its positions each new token may see: those up to its
             own. G: query heads that share a KV head. None: every new token sees all.
-        positions: [S, T] int64, of the new tokens. None where no layer has a window.
-        read: the slots of all their positions so far, the new ones included, in order: a run of
+        positions: [S, T] int64, of the new tokens among those in ``read``. None where no layer has a window.
+        read: the slots of all their positions so far that are kept, the new ones included, in order: a run of
             slots, or [S * L] int64, the shorter ones padded. None without a cache.
     """
 
@@ -77,12 +78,18 @@ class StepPlan(Plan):
         write: [N] int64, a slot for each new token. None without a cache.
         storage: None without a cache.
         sdpa: the back end. "auto": torch chooses. Any other: each group is one sequence, and needs no mask.
+        others: the same for the layers of each further KV cache group, whose slots are others.
     """
 
     groups: tuple[Group, ...]
     write: torch.Tensor | None
     storage: KVStorage | None
     sdpa: SdpaChoice = "auto"
+    others: tuple[StepPlan, ...] = ()
+
+    def of_layer(self, layer: int) -> StepPlan:
+        group = self.storage.group_of[layer] if self.others else 0
+        return self.others[group - 1] if group else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,15 @@ class BlockPlan(Plan):
 
 current_plan: ContextVar[StepPlan | BlockPlan | None] = ContextVar("current_plan", default=None)
 """That of the pass under way, for the layers of models that do not hand on to attention what they are given."""
+
+
+def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:
+    """The first ``height`` blocks of S sequences, [S, height] int32 row by row, the shorter ones padded with 0."""
+    rows = array("i", bytes(array("i").itemsize * len(tables) * height))
+    for start, blocks in zip(range(0, len(rows), height), tables, strict=True):
+        part = blocks[:height]
+        rows[start : start + len(part)] = part
+    return rows
 
 
 def _on(part: object, device: torch.device) -> object:

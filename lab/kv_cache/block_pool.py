@@ -18,12 +18,16 @@ from typing import Literal, NamedTuple
 
 from lab.config import HIGHEST_PRIORITY
 from lab.errors import PoolExhaustedError
+from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.prefix_cache import Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
 from lab.util.messages import counted
 
 Emit = Callable[..., None]
 """Called as ``emit(EventType, **fields)``; the receiver stamps the time."""
+
+CachedBlocks = list[tuple[int | None, Prefix]]
+"""Blocks that hold the beginning of a text, in order, with their prefixes. None: no later token sees it."""
 
 Eviction = Literal["lru", "priority"]
 
@@ -40,10 +44,18 @@ class BlockPool:
     """The blocks of one cache: their references, and which prefixes they hold.
 
     ``eviction`` says which cached block is given up when no free one is left. "lru": the least
-    recently used. "priority": the least recently used of the lowest priority.
+    recently used. "priority": the least recently used of the lowest priority. ``groups``: a block holds one's layers.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, eviction: Eviction = "lru") -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        eviction: Eviction = "lru",
+        groups: tuple[KVCacheGroup, ...] = ONE_GROUP,
+    ) -> None:
+        self.groups = groups
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._by_priority = eviction == "priority"
@@ -152,9 +164,7 @@ class BlockPool:
                 self._raise(held, priority)
         return added
 
-    def find_cached_prefix(
-        self, tokens: Sequence[int], root: Prefix, *, with_state: bool = False
-    ) -> list[tuple[int, Prefix]]:
+    def find_cached_prefix(self, tokens: Sequence[int], root: Prefix, *, with_state: bool = False) -> CachedBlocks:
         """The stored blocks that hold the beginning of ``tokens``, with their prefixes. ``with_state``: those up to the
         last one after which a recurrent state is kept.
 
@@ -172,9 +182,13 @@ class BlockPool:
             found.pop()
         return found
 
+    def find(self, prefix: Prefix) -> int | None:
+        """The block that holds a prefix."""
+        return self._prefixes.find(prefix)
+
     def stored(self, prefix: Prefix) -> Prefix | None:
         """The index's own object for a prefix that can be found; None if it cannot."""
-        block = self._prefixes.find(prefix)
+        block = self.find(prefix)
         return None if block is None else self.prefix(block)
 
     def _raise(self, block: int, priority: int) -> None:

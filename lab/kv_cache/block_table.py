@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
-from lab.kv_cache.block_pool import BlockPool, Emit
+from lab.kv_cache.block_pool import BlockPool, CachedBlocks, Emit
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import BlockAllocated, BlockCopied, BlockFreed, BlockShared, BlockStored
 
@@ -33,12 +33,19 @@ class BlockTable:
         blocks: contiguous int32, so that a step copies them as a whole instead of going through them one by one.
         length: how many tokens' keys and values are in use.
         emit: reports what becomes of them.
+        group: whose layers these are (``lab.kv_cache.kv_cache_groups``).
+        skipped: how many of the first blocks are freed, since no later token sees them: those entries are -1.
     """
 
-    def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
+    skipped = 0
+
+    def __init__(
+        self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None, group: int = 0
+    ) -> None:
         self.pool = pool
         self.owner = owner
         self.paged = paged
+        self.group = group
         self.blocks = array("i")
         self.length = 0
         self.emit = emit
@@ -49,6 +56,14 @@ class BlockTable:
     def capacity(self) -> int:
         """The number of positions that its blocks have slots for."""
         return len(self.blocks) * self.pool.block_size
+
+    @property
+    def num_slots(self) -> int:
+        return self.capacity - self.skipped * self.pool.block_size
+
+    @property
+    def num_used(self) -> int:
+        return self.length - self.skipped * self.pool.block_size
 
     def missing(self, tokens: int) -> int:
         """The number of blocks to allocate before ``tokens`` positions can be written, a copy of the tail included."""
@@ -92,25 +107,35 @@ class BlockTable:
         self._copy(shared, fresh)
         self._free_block(index)
         self.blocks[index] = fresh
-        self.emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
+        self._report(BlockCopied, fresh, index, fill=fill, source=shared)
 
     # -- sharing -----------------------------------------------------------------------------
 
-    def attach_cached_blocks(self, found: list[tuple[int, Prefix]], priority: int) -> None:
-        """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of this
+    def attach_cached_blocks(self, found: Sequence[CachedBlocks], priority: int) -> None:
+        """Begin with full blocks that were found by their prefix, ``found`` for each group, for a sequence of this
         ``priority``."""
-        for block, prefix in found:
-            references = self.pool.share(block, priority)
-            self._append(BlockShared, block, fill=self.pool.block_size, references=references)
+        for block, prefix in found[self.group]:
             self._prefixes.append(prefix)
+            if block is None:
+                self._skip()
+            else:
+                references = self.pool.share(block, priority)
+                self._append(BlockShared, block, fill=self.pool.block_size, references=references)
         self.length = self.capacity
+
+    def holds(self, length: int) -> bool:
+        """True if it still has what a token at position ``length`` sees."""
+        return True
 
     def fork_from(self, other: BlockTable, length: int) -> None:
         """Begin with the first ``length`` positions of another sequence; the tail is copied at the first write."""
         size = self.pool.block_size
         for index, block in enumerate(other.blocks[: -(-length // size)]):
             fill = min(size, length - index * size)
-            self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
+            if block < 0:
+                self._skip()
+            else:
+                self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
         self._prefixes = other._prefixes[: length // size]
         self.length = length
 
@@ -121,8 +146,8 @@ class BlockTable:
             parent = self._prefixes[-1] if self._prefixes else root
             prefix = parent.then(tokens[index * size : (index + 1) * size])
             self._prefixes.append(prefix)
-            if self.pool.cache_full_block(self.blocks[index], prefix, priority):
-                self.emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
+            if index >= self.skipped and self.pool.cache_full_block(self.blocks[index], prefix, priority):
+                self._report(BlockStored, self.blocks[index], index)
 
     def prefix(self, length: int) -> Prefix | None:
         """The prefix of the first ``length`` tokens, which fill whole blocks, if it can be found."""
@@ -147,29 +172,27 @@ class BlockTable:
         self._prefixes.clear()
         self.length = 0
 
+    def _report(self, event: type, block: int, index: int, **fields: int) -> None:
+        self.emit(event, block=block, owner=self.owner, index=index, group=self.group, **fields)
+
     def _append(self, event: type, block: int, **fields: int) -> None:
-        self.emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
+        self._report(event, block, len(self.blocks), **fields)
         self.blocks.append(block)
 
+    def _skip(self) -> None:
+        self.blocks.append(-1)
+        self.skipped = len(self.blocks)
+
     def _free_from(self, index: int) -> None:
-        while len(self.blocks) > index:
+        while len(self.blocks) > max(index, self.skipped):
             self._free_block(len(self.blocks) - 1)
             self.blocks.pop()
+        del self.blocks[index:]
+        self.skipped = min(self.skipped, index)
 
-    def _free_block(self, index: int) -> None:
+    def _free_block(self, index: int, **why: bool) -> None:
         block, size = self.blocks[index], self.pool.block_size
         fill = min(size, max(0, self.length - index * size))
         references = self.pool.free(block)
         cached = not references and self.pool.holds_prefix(block)
-        self.emit(
-            BlockFreed, block=block, owner=self.owner, index=index, fill=fill, references=references, cached=cached
-        )
-
-
-def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:
-    """The first ``height`` blocks of S sequences, [S, height] int32 row by row, the shorter ones padded with 0."""
-    rows = array("i", bytes(array("i").itemsize * len(tables) * height))
-    for start, blocks in zip(range(0, len(rows), height), tables, strict=True):
-        part = blocks[:height]
-        rows[start : start + len(part)] = part
-    return rows
+        self._report(BlockFreed, block, index, fill=fill, references=references, cached=cached, **why)

@@ -10,6 +10,7 @@ import torch
 from lab.config import KVFormat
 from lab.kv_cache.attention_metadata import SdpaChoice
 from lab.kv_cache.block_pool import BlockPool, Eviction
+from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup, kv_cache_groups
 from lab.kv_cache.storage import KVStorage
 
 
@@ -31,7 +32,8 @@ class CacheConfig(NamedTuple):
 class CachedModel(Protocol):
     """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
     keeps none). ``kv_vectors``: of a token and KV head, a key and a value, or 1 that is both (latent attention).
-    ``kv_sources``: of layers that read another's keys and values, the other."""
+    ``kv_sources``: of layers that read another's keys and values, the other. ``windows``: the positions that a token
+    sees in each (``kv_cache_groups``)."""
 
     layers: int
     kv_heads: int
@@ -40,6 +42,7 @@ class CachedModel(Protocol):
     kv_sources: Mapping[int, int]
     dtype: torch.dtype
     layer_devices: Sequence[torch.device | None]
+    windows: Sequence[int | None]
 
 
 def num_kv_layers(model: CachedModel) -> int:
@@ -52,16 +55,28 @@ def slot_sizes(model: object) -> dict[str, int]:
     return {name: getattr(model, name) for name in ("kv_heads", "head_dim", "kv_vectors")}
 
 
-def new_storage(model: CachedModel, kv_format: KVFormat, slots: int) -> KVStorage:
+def new_storage(
+    model: CachedModel, kv_format: KVFormat, slots: int, groups: tuple[KVCacheGroup, ...] = ONE_GROUP
+) -> KVStorage:
     """Empty slots for a model."""
     where = {"dtype": model.dtype, "device": model.layer_devices, "kv_sources": model.kv_sources}
-    return KVStorage(kv_format, slots, layers=model.layers, **slot_sizes(model), **where)
+    return KVStorage(kv_format, slots, layers=model.layers, **slot_sizes(model), **where, groups=groups)
+
+
+def groups_of(target: CachedModel, *, shared: bool, paged: bool) -> tuple[KVCacheGroup, ...]:
+    """The KV cache groups of a target; one without paged blocks, none of which is freed, or with layers on several
+    devices, where two groups cannot share memory, or that share keys and values. ``shared``: as ``kv_cache_groups``."""
+    devices = {device for device in target.layer_devices if device is not None}
+    if not paged or len(devices) > 1 or target.kv_sources or not any(target.windows):
+        return ONE_GROUP
+    return kv_cache_groups(target.windows, shared=shared)
 
 
 class KVCache:
     """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
     of a sequence has one slot number, under which the target keeps its keys and values and the draft its own; and so
-    have ``heads`` that draft from the target's hidden states, by kind."""
+    have ``heads`` that draft from the target's hidden states, by kind. Of a target with several groups, the first one's
+    slots are meant."""
 
     def __init__(
         self,
@@ -70,8 +85,9 @@ class KVCache:
         draft: CachedModel | None,
         heads: Mapping[str, CachedModel] | None = None,
     ) -> None:
-        self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction)
-        self.target = _storage(target, config)
+        groups = groups_of(target, shared=bool(draft or heads), paged=config.paged)
+        self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction, groups=groups)
+        self.target = _storage(target, config, groups)
         self.draft = _storage(draft, config) if draft else None
         self.heads = {kind: _storage(head, config) for kind, head in (heads or {}).items()}
 
@@ -83,5 +99,5 @@ class KVCache:
                 storage.copy(here, there)
 
 
-def _storage(model: CachedModel, config: CacheConfig) -> KVStorage:
-    return new_storage(model, config.kv_dtype, config.num_blocks * config.block_size)
+def _storage(model: CachedModel, config: CacheConfig, groups: tuple[KVCacheGroup, ...] = ONE_GROUP) -> KVStorage:
+    return new_storage(model, config.kv_dtype, config.num_blocks * config.block_size, groups)

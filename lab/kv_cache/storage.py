@@ -9,6 +9,7 @@ import torch
 from lab.config import KVFormat
 from lab.kv_cache.float8 import Float8HeadLayer, Float8Layer
 from lab.kv_cache.formats import Int4Layer, Int8Layer, PlainLayer, QuantisedLayer
+from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.rotated import RotatedInt4Layer
 
 LayerStorage = PlainLayer | QuantisedLayer
@@ -48,7 +49,13 @@ class SharedLayer:
 
 
 class KVStorage:
-    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own."""
+    """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own.
+
+    With several ``groups``, the layers in the same place of each are one storage: a block is of one group.
+
+    Attributes:
+        group_of: each layer's group.
+    """
 
     def __init__(
         self,
@@ -62,16 +69,22 @@ class KVStorage:
         device: torch.device | Sequence[torch.device | None],
         kv_vectors: int = 2,
         kv_sources: Mapping[int, int] | None = None,
+        groups: Sequence[KVCacheGroup] = ONE_GROUP,
     ) -> None:
         """``kv_sources``: of layers that read another's keys and values, the other."""
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
-        sources, self.layers = kv_sources or {}, []
+        places = {layer: (i, place) for i, one in enumerate(groups) for place, layer in enumerate(one.layers)}
+        self.group_of = [places.get(layer, (0, layer))[0] for layer in range(layers)]
+        self.num_groups = len(groups)
+        sources = kv_sources or {}
+        shared: dict[int, LayerStorage | None] = {}
+        self.layers = []
         for layer, where in enumerate(devices):
-            if layer in sources:
-                self.layers.append(SharedLayer(self.layers[sources[layer]]))
-            else:
-                self.layers.append(where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors))
+            place = places.get(layer, (0, layer))[1]
+            if place not in shared and layer not in sources:
+                shared[place] = where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors)
+            self.layers.append(SharedLayer(self.layers[sources[layer]]) if layer in sources else shared[place])
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""
@@ -79,7 +92,7 @@ class KVStorage:
 
     def copy(self, source: slice, destination: slice) -> None:
         """Copy a run of slots onto another of equal length, as they are stored."""
-        for layer in filter(None, self.layers):
+        for layer in dict.fromkeys(filter(None, self.layers)):
             for tensor in layer.tensors:
                 tensor[destination] = tensor[source]
 

@@ -1,7 +1,5 @@
 """GPUs, weight formats and models by name. Needs no torch, so that a command line lists them at once."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models whose memory can be computed: well-known ones are bundled, any other is read from its configuration."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

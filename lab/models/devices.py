@@ -1,7 +1,5 @@
 """Devices that a model computes on: one, or several through accelerate's ``device_map``."""
 
-from __future__ import annotations
-
 import functools
 import re
 
@@ -11,7 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lab.errors import ConfigError
-from lab.kv_cache.attention import BACKENDS, refuse_sdpa
+from lab.kv_cache.attention import BACKENDS
+from lab.kv_cache.sdpa_support import refuse_sdpa
 
 DeviceMap = str | dict[str, str | int]
 """In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a

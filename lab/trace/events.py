@@ -10,8 +10,6 @@ only, u is None, and a draft token is accepted if it is the target's most likely
 are made is ``config["rejection_sample_method"]`` of ``RunStarted`` (files of earlier versions lack it: "standard").
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -30,7 +28,7 @@ StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
 
-EVENT_TYPES: dict[str, type[Event]] = {}
+EVENT_TYPES: "dict[str, type[Event]]" = {}
 """The classes of events, by ``kind``."""
 
 
@@ -65,6 +63,8 @@ class RunStarted(Event):
         special_positions: the prompt's special tokens, by position; their pieces are their names.
         notes: sentences on what was done with the model's files, the prompt or the stops.
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
+        group_windows: of each KV cache group, whose layers are in blocks of their own, the positions that a token sees;
+            None: all. Empty: blocks hold all layers.
     """
 
     prompt: str
@@ -89,6 +89,7 @@ class RunStarted(Event):
     memory_bytes_per_second: float | None = None
     messages: tuple[dict[str, Any], ...] = ()
     thinking: bool | None = None
+    group_windows: tuple[int | None, ...] = ()
 
     @property
     def accelerator(self) -> str:
@@ -277,11 +278,13 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockEvent(Event):
-    """``block`` of the pool is entry ``index`` of the block table of sequence ``owner``."""
+    """``block`` of the pool is entry ``index`` of the block table of sequence ``owner``; of that of its KV cache group
+    ``group``, if the target's layers are of several kinds."""
 
     block: int
     owner: int
     index: int
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,11 +329,13 @@ class BlockEvicted(Event):
 class BlockFreed(BlockEvent):
     """The block leaves the table; ``fill`` of its slots still held tokens in use (0: nothing but rejected ones).
     ``references`` other sequences still share it; if none does, it is free, or ``cached`` if its prefix can be found.
+    ``slid_out``: no later token sees its tokens, in layers with a sliding window.
     """
 
     fill: int
     references: int
     cached: bool
+    slid_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.kv_cache import attention
+from lab.kv_cache.sdpa_support import refuse_sdpa
 from lab.trace.events import FellBack
 from tests import tiny_models
 
@@ -59,7 +60,7 @@ def test_kernels_decode_after_torch_has_prefilled(used):
     pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
     engine = tiny_models.engine("llama", kernels="triton")
     config = replace(PAGED, prefill_attention="math")
-    attention.refuse_sdpa("math", engine.target.device, engine.target.dtype, engine.target.head_dim)  # tried once
+    refuse_sdpa("math", engine.target.device, engine.target.dtype, engine.target.head_dim)  # tried once
     used.clear()
     prompt = "The king"
     run = engine.generate(prompt, config, SAMPLING)

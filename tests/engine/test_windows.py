@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 
 import pytest
@@ -20,6 +21,7 @@ from lab.memory.catalogue import GiB
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
+from lab.trace.events import BlockAllocated, BlockFreed, Preempted, StepTimed
 from tests import tiny_models
 from tests.models.test_numerical_check import random_model
 
@@ -122,6 +124,49 @@ def test_greedy_tokens_equal_those_of_generate(lab) -> None:
                 wanted[run.prompt] = tiny_models.continuation(lab, run.prompt_token_ids, tokens)
             assert run.token_ids == wanted[run.prompt], config
         assert lab.occupancy().live == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mistral", "gemma2"])
+def test_blocks_are_freed_when_they_slid_out_and_prefixes_found_beyond(kind: str) -> None:
+    """However long the text, a group with a window keeps three blocks; a next turn finds what it needs; preempted
+    requests write what they would alone."""
+    model = windowed(kind)
+    lab = new_engine(model, tiny_models.tokenizer())
+    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True)
+    sampling = SamplingParams(max_tokens=120, ignore_eos=True)
+    run = lab.generate("Once upon a time there was a cat, and the cat was old", config, sampling)
+    windows = run.started.group_windows
+    assert windows == ((9,) if kind == "mistral" else (None, 9, 9))
+    held: dict[int, set[int]] = {group: set() for group in range(len(windows))}
+    most = dict.fromkeys(held, 0)
+    for event in run.events:
+        if isinstance(event, BlockAllocated):
+            held[event.group].add(event.block)
+        elif isinstance(event, BlockFreed):
+            held[event.group].remove(event.block)
+            assert not event.slid_out or windows[event.group]
+        elif isinstance(event, StepTimed) and event.step > 1:
+            most = {group: max(most[group], len(blocks)) for group, blocks in held.items()}
+            kept = sum(map(len, held.values())) * 4 * run.started.block_bytes // 4
+            assert event.kv_used_bytes <= kept == event.kv_reserved_bytes
+    longest = len(run.prompt_token_ids) + 120
+    for group, window in enumerate(windows):
+        assert most[group] == (3 if window else -(-(longest - 1) // 4)), (group, most)
+
+    again = [*run.prompt_token_ids, *run.token_ids, 5, 6]
+    turn = lab.generate(again, config, SamplingParams(max_tokens=20, ignore_eos=True))
+    assert turn.metrics.cached_prompt_tokens > 100
+    assert turn.token_ids == tiny_models.continuation(lab, again, 20)
+
+    small = dataclasses.replace(config, num_blocks=len(windows) * -(-longest // 4))  # one text fits
+    prompts = [run.prompt, "A", "Once", "B"]
+    runs = [it.result() for it in [lab.submit(prompt, small, sampling) for prompt in prompts]]
+    preempted = any(isinstance(event, Preempted) for it in runs for event in it.events)
+    assert preempted == (None in windows)  # one text's blocks hold any number of them where all layers have windows
+    for it in runs:
+        assert it.token_ids == tiny_models.continuation(lab, it.prompt_token_ids, 120)
+    assert lab.occupancy().live == 0
 
 
 def test_a_layer_that_leaves_out_its_window_sinks_or_softcap_is_refused(monkeypatch) -> None:

@@ -11,8 +11,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from lab.errors import PoolExhaustedError
 from lab.kv_cache import prefix_cache as prefix_module
+from lab.kv_cache.attention_metadata import side_by_side
 from lab.kv_cache.block_pool import BlockPool
-from lab.kv_cache.block_table import BlockTable, side_by_side
+from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
 from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
 
@@ -137,7 +138,7 @@ class PoolMachine(RuleBasedStateMachine):
         if paged:
             found = self.pool.find_cached_prefix(tokens, ROOT)
             assert len(found) * self.size < len(tokens)  # at least one token is always computed
-            table.attach_cached_blocks(found, priority)
+            table.attach_cached_blocks([found], priority)
         before = table.length
         assert self.shared[table.owner] == before
         try:

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError
-from lab.kv_cache.attention import refuse_sdpa
+from lab.kv_cache.sdpa_support import refuse_sdpa
 from lab.models.devices import has_gpu
 from lab.registry import Pair, named_pair
 from lab.settings import ENGINE_DEFAULTS, KV_DTYPES, OLD_NAMES, SETTINGS, Setting
@@ -243,6 +243,16 @@ def test_recorded_costs_are_shown_for_the_models_they_were_measured_with() -> No
     for pair, known in (("matched", True), (OTHER, False)):
         updates, _ = follow(Settings(pair=pair), {})
         assert (logprobs_cost().lstrip("+") in updates["logprobs"]["info"]) == known
+
+
+@pytest.mark.parametrize(
+    ("pair", "chosen", "offered"),
+    [("matched", "draft", False), ("qwen3-8b", "draft", False), (OTHER, "draft", True), ("matched", "mtp", True)],
+)
+def test_an_mtp_head_is_offered_for_models_that_may_bring_one(pair: str, chosen: str, offered: bool) -> None:
+    """A link can ask for it with any models: then it is shown, and the run says what is wrong."""
+    updates, _ = follow(Settings(pair=pair, speculative=chosen), {})
+    assert ("mtp" in dict(map(reversed, updates["speculative"]["choices"]))) == offered
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 """The blocks of a KV cache as events change them: one map for the Lab, the Pool and the Room."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lab.kv_cache.block_pool import Occupancy
@@ -54,9 +52,13 @@ class Rows:
 SHOWN = 1024
 """Most squares that are drawn."""
 
-Mark = Literal["", "found", "copied", "preempted", "evicted"]
+Mark = Literal["", "found", "copied", "preempted", "evicted", "slid"]
 """What just happened to a block: it was found, by its prefix or in another continuation of the prompt; it is a copy of
-a shared block; a preempted sequence, the last that had it, gave it back; its prefix was evicted."""
+a shared block; a preempted sequence, the last that had it, gave it back; its prefix was evicted; its tokens slid out of
+the window."""
+
+Place = tuple[int, int]
+"""A KV cache group, and an index in its block table."""
 
 FREE_ROW = {
     "state": "free",
@@ -66,6 +68,7 @@ FREE_ROW = {
     "fill": 0,
     "vain": 0,
     "stored": False,
+    "window": 0,
     "mark": "",
 }
 
@@ -79,6 +82,7 @@ class BlockMap:
         state    "live": in a block table. "cached": free to take, but its tokens can still be found. "free".
         owners   the numbers of the sequences that hold it. A live block without any is another run's.
         index    its place in their block tables.
+        window   positions that a token sees in the layers whose keys and values it holds; 0: all.
         references  sequences that held it when it was found (``alone``); 0: it was not.
         fill     slots that hold tokens of a text. Of a free block: those it had when the run ended (``alone``); pale.
         vain     slots after those that the last step wrote for rejected draft tokens (``alone``), perhaps in a block
@@ -89,16 +93,26 @@ class BlockMap:
     Args:
         alone: the events are those of one run. What others hold is known as of the run's admission.
         shown: most rows that are sent.
+        windows: of the KV cache groups (``RunStarted.group_windows``).
 
     Attributes:
-        owners: each live block's sequences, and its index in their block tables.
-        tables: each sequence's blocks, by index.
+        owners: each live block's sequences, and its place in their block tables.
+        tables: each sequence's blocks, by place.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, alone: bool = False, shown: int = SHOWN) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        alone: bool = False,
+        shown: int = SHOWN,
+        windows: Sequence[int | None] = (),
+    ) -> None:
         self.num_blocks, self.block_size, self._alone = num_blocks, block_size, alone
-        self.owners: dict[int, dict[int, int]] = {}
-        self.tables: dict[int, dict[int, int]] = {}
+        self._windows = windows
+        self.owners: dict[int, dict[int, Place]] = {}
+        self.tables: dict[int, dict[Place, int]] = {}
         self.cached: set[int] = set()
         self._others: set[int] = set()  # live blocks of other runs
         self._stored: set[int] = set()
@@ -106,7 +120,7 @@ class BlockMap:
         self._fill: dict[int, int] = {}
         self._vain: dict[int, int] = {}
         self._proposed = 0  # draft tokens of a run alone, in this step
-        self._freed: dict[int, int] = {}  # blocks of a run alone that were freed since its last step: their index
+        self._freed: dict[int, Place] = {}  # blocks of a run alone that were freed since its last step
         self._references: dict[int, int] = {}
         self._marks: dict[int, Mark] = {}
         self._giving_up: set[int] = set()
@@ -134,8 +148,8 @@ class BlockMap:
                 self._marks[event.block] = "evicted"
             case Preempted():  # its blocks are freed now, though their events follow
                 self._giving_up.add(owner)
-                for index, block in [*self.tables.get(owner, {}).items()]:
-                    self._remove(owner, block, index, cached=block in self._stored)
+                for place, block in [*self.tables.get(owner, {}).items()]:
+                    self._remove(owner, block, place, cached=block in self._stored)
             case BlockFreed():
                 self._free(owner, event)
             case Proposed():
@@ -172,6 +186,8 @@ class BlockMap:
         if pale and not live:
             return f"{counted(pale, 'block')} used, all freed (pale)" + f" · {cached} cached" * bool(cached)
         full = "" if (used := self.used()) is None else f", {used:.0%} full"
+        if windowed := sum(self._window(block) > 0 for block in self.owners):
+            full = f", {windowed} of them in sliding windows{full}"
         cut = f" · first {self._shown} shown" if self._shown < self.num_blocks else ""
         return f"{live} in use{full}{f', {pale} freed (pale)' * bool(pale)} · {cached} cached · {free} free{cut}"
 
@@ -208,15 +224,15 @@ class BlockMap:
         table, size = self.tables.get(owner, {}), self.block_size
         before, self._kept[owner] = self._kept.get(owner, 0), tokens
         first, last = min(before, tokens) // size, max(before, tokens) // size
-        for index in [index for index in table if first <= index <= last]:  # a file may claim any number of tokens
-            self._level(table[index])
+        for place in [place for place in table if first <= place[1] <= last]:  # a file may claim any number of tokens
+            self._level(table[place])
         self._changed |= self._vain.keys()
         self._vain.clear()
         if self._proposed:
             written, self._proposed = max(tokens, before + 1 + self._proposed), 0
-            freed = {index: block for block, index in self._freed.items() if self._state(block) == "free"}
-            for index, block in (freed | table).items():
-                if vain := self._reached(index, written) - self._reached(index, tokens):
+            freed = {place: block for block, place in self._freed.items() if self._state(block) == "free"}
+            for place, block in (freed | table).items():
+                if vain := self._reached(place, written) - self._reached(place, tokens):
                     self._vain[block] = vain
                     self._changed.add(block)
         self._freed.clear()
@@ -227,7 +243,7 @@ class BlockMap:
         if self._alone:
             self._changed |= self._vain.keys() | self._freed.keys()
             self._vain.clear()
-            fill = {block: self._reached(index, self._kept.get(owner, 0)) for block, index in self._freed.items()}
+            fill = {block: self._reached(place, self._kept.get(owner, 0)) for block, place in self._freed.items()}
             self._fill |= {block: slots for block, slots in fill.items() if slots and self._state(block) == "free"}
         if not self.held(owner):
             self.tables.pop(owner, None)
@@ -243,8 +259,9 @@ class BlockMap:
         self._others.discard(block)
         self._vain.pop(block, None)
         self._stored.discard(block)
-        self.owners.setdefault(block, {})[owner] = event.index
-        self.tables.setdefault(owner, {})[event.index] = block
+        place = event.group, event.index
+        self.owners.setdefault(block, {})[owner] = place
+        self.tables.setdefault(owner, {})[place] = block
         if isinstance(event, BlockShared):
             self._marks[block] = "found"
             self._references[block] = event.references if self._alone else 0
@@ -256,7 +273,9 @@ class BlockMap:
 
     def _free(self, owner: int, event: BlockFreed) -> None:
         if owner not in self._giving_up:
-            self._remove(owner, event.block, event.index, cached=event.cached)
+            self._remove(owner, event.block, (event.group, event.index), cached=event.cached)
+            if event.slid_out and event.block not in self.owners:
+                self._marks[event.block] = "slid"
         elif event.block not in self.owners:  # it was removed when the sequence was preempted
             (self.cached.add if event.cached else self.cached.discard)(event.block)
         if self._alone and event.references:
@@ -264,11 +283,11 @@ class BlockMap:
             self._others.add(event.block)
         self._changed.add(event.block)
 
-    def _remove(self, owner: int, block: int, index: int, *, cached: bool) -> None:
-        del self.owners[block][owner], self.tables[owner][index]
+    def _remove(self, owner: int, block: int, place: Place, *, cached: bool) -> None:
+        del self.owners[block][owner], self.tables[owner][place]
         preempted = owner in self._giving_up
         if self._alone:
-            self._freed[block] = index
+            self._freed[block] = place
             self._marks.pop(block, None)
         elif not preempted and self._marks.get(block) == "found":
             del self._marks[block]  # found only to be copied
@@ -287,12 +306,17 @@ class BlockMap:
     def _level(self, block: int) -> None:
         """Set a block's fill: of a shared block, that of the sequence with the most tokens in it."""
         owners = self.owners[block].items()
-        self._fill[block] = max(self._reached(index, self._kept.get(owner, 0)) for owner, index in owners)
+        self._fill[block] = max(self._reached(place, self._kept.get(owner, 0)) for owner, place in owners)
         self._changed.add(block)
 
-    def _reached(self, index: int, tokens: int) -> int:
-        """The slots of a table's entry ``index`` that hold one of the first ``tokens`` of its sequence."""
-        return min(self.block_size, max(0, tokens - index * self.block_size))
+    def _reached(self, place: Place, tokens: int) -> int:
+        """The slots of a table's entry that hold one of the first ``tokens`` of its sequence."""
+        return min(self.block_size, max(0, tokens - place[1] * self.block_size))
+
+    def _window(self, block: int) -> int:
+        """That of the layers whose keys and values a live block holds; 0: none."""
+        group = min(self.owners.get(block, {}).values(), default=(0, 0))[0]
+        return self._windows[group] or 0 if group < len(self._windows) else 0
 
     def _state(self, block: int) -> str:
         if block in self.owners or block in self._others:
@@ -304,10 +328,11 @@ class BlockMap:
         return {
             "state": self._state(block),
             "owners": list(owners),
-            "index": min(owners.values(), default=0),
+            "index": min(owners.values(), default=(0, 0))[1],
             "references": self._references.get(block, 0),
             "fill": self._fill.get(block, 0),
             "vain": self._vain.get(block, 0),
             "stored": block in self._stored and block in self.owners,
+            "window": self._window(block),
             "mark": self._marks.get(block, ""),
         }

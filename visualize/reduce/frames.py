@@ -40,8 +40,6 @@ come frames, and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was
 ``{"cut": true}``. The same script reads a run in progress, one from a file and one in an exported page.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -196,14 +194,17 @@ class Reducer(Fold):
         self._admitted = {}
         return frame
 
-    def _held(self) -> list[int]:
-        """The numbers of the sequence's cache blocks, in the order of its block table."""
-        return [block for table in self._map.tables.values() for _, block in sorted(table.items())]
+    def _held(self) -> list[int | None]:
+        """The numbers of the sequence's cache blocks, in the order of its first block table. None: it slid out."""
+        first = {
+            index: block for table in self._map.tables.values() for (group, index), block in table.items() if not group
+        }
+        return [first.get(index) for index in range(max(first, default=-1) + 1)]
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
         speculative = run.config["speculative"]
-        self._map = BlockMap(run.num_blocks, run.config["block_size"], alone=True)
+        self._map = BlockMap(run.num_blocks, run.config["block_size"], alone=True, windows=run.group_windows)
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:

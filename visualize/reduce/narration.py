@@ -4,8 +4,6 @@ Where something rare happened (a fallback, a new window, an eviction), the sente
 and keeps the rest to a few words: one sentence is as much as an audience can read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ from lab.engine.adaptive_window import PROBE_EVERY
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
+    BlockFreed,
     Bonus,
     CacheDropped,
     Event,
@@ -144,7 +143,7 @@ class Narrator(TextRead):
         self._who = DRAFTER_NAMES[config["speculative"]]
         self._window = Window(config["num_speculative_tokens"])
         self._counts = Counts()
-        self._rolled_back = False  # said once
+        self._rolled_back = self._slid = False  # said once
         self._company = 0  # most other requests in one step
         self._notes = ["simulated: draft tokens cost nothing here"] if config["speculative"] == "synthetic" else []
 
@@ -252,8 +251,13 @@ class Narrator(TextRead):
         """The sentence for the rarest event; all of them update the window and the notice."""
         reported = {type(event): self._narrate(event) for event in events}
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
+        slid = sum(isinstance(event, BlockFreed) and event.slid_out for event in events)
         said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged, RecurrentRolledBack)]
-        return next(filter(None, said), f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
+        said.append(f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
+        if slid and not self._slid:
+            self._slid = True
+            said.append(f"Freed {counted(slid, 'block')}: no later token sees theirs, which slid out of the window.")
+        return next(filter(None, said), "")
 
     def _narrate(self, event: Event) -> str:
         match event:

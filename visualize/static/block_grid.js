@@ -14,6 +14,7 @@ const MARKS = {
   copied: "begun as a copy",
   preempted: "its request was preempted",
   evicted: "its tokens can no longer be found",
+  slid: "its tokens slid out of the window",
 };
 
 /** ``redraw`` is called when the squares have another size. */
@@ -88,12 +89,12 @@ export class BlockGrid {
     return Object.fromEntries(Object.entries(this.pool).map(([name, values]) => [name, values[block]]));
   }
 
-  #fill(square, { state, owners, fill, vain, stored, mark }) {
+  #fill(square, { state, owners, fill, vain, stored, mark, window: slides }) {
     const shared = owners.length > 1;
     const others = state === "live" && !owners.length;
     const own = this.alone ? "mine" : `own ${tone(owners[0])}`;
     const whose = others ? "others" : shared ? "shared" : owners.length ? own : fill ? "freed" : "";
-    const more = `${stored ? " stored" : ""}${owners.includes(this.chosen) ? " chosen" : ""}`;
+    const more = `${stored ? " stored" : ""}${slides ? " windowed" : ""}${owners.includes(this.chosen) ? " chosen" : ""}`;
     square.className = `square ${state} ${whose}${more}`;
     const times = roomy(this.side, owners.length) ? "×" : "";
     square.textContent = this.alone ? "" : shared ? `${times}${owners.length}` : (owners[0] ?? "");
@@ -107,14 +108,16 @@ export class BlockGrid {
 
   /** What a square shows, in words. */
   #words(block) {
-    const { state, owners, fill, vain, stored, mark, index, references } = this.#row(block);
+    const { state, owners, fill, vain, stored, mark, index, references, window: slides } = this.#row(block);
     const inVain = vain ? `${counted(vain, "slot")} written for rejected draft tokens` : "";
     if (state === "cached") return "cached: can be allocated, but its tokens can still be found";
+    if (state === "free" && mark === "slid") return `free: ${MARKS.slid}`;
     if (state === "free") return inVain || fill ? `free: ${inVain || `it held ${counted(fill, "token")}`}` : "free";
     if (!owners.length) return "another request's";
     const mine = this.alone ? `entry ${index} of this request's block table` : `request ${owners[0]}`;
     return [
       owners.length > 1 ? `shared by requests ${owners.join(", ")}` : mine,
+      slides && `of layers in which a token sees ${counted(slides, "position")}`,
       `${fill} of ${counted(this.size, "slot")} filled`,
       inVain && `${inVain}: the next round overwrites them`,
       MARKS[mark],

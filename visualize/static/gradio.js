@@ -2,14 +2,16 @@
 
 import { make, whenReady } from "./dom.js";
 
-/** Say what was refused beside the first field that its first sentence names, by its label or by what it contains. */
+/** Say what was refused beside the first field that its first sentence names, by its label, its setting's name or what it
+    contains. */
 export function besideField(problem) {
   for (const said of document.querySelectorAll("#settings .block > .problem")) said.remove();
   const [first] = problem.toLowerCase().split(/\.\s/);
   const placeIn = (block) => {
     const label = block.querySelector("[data-testid=block-info]")?.textContent.trim().toLowerCase();
     const text = block.querySelector("input:not([type]), input[type=text], textarea")?.value.trim().toLowerCase();
-    return block.checkVisibility() && !block.querySelector(".block") ? Math.max(first.indexOf(label || " \n"), first.indexOf(text || " \n")) : -1;
+    if (!block.checkVisibility() || block.querySelector(".block")) return -1;
+    return Math.max(...[label, text, block.id].map((it) => first.indexOf(it || " \n")));
   };
   const named = [...document.querySelectorAll("#settings .block")].map((block) => [placeIn(block), block]).filter(([place]) => place >= 0);
   named.sort(([one], [other]) => one - other)[0]?.[1].append(make("p", "problem", problem));

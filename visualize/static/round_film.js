@@ -115,9 +115,11 @@ export class RoundFilm {
     write(this.$(".earlier"), first ? `+${first} before` : "");
     [...this.lane.children].forEach((node, i) => {
       const start = (first + i) * size;
-      write(node.firstChild, `Block ${shown[i]}: tokens ${start}–${start + size - 1}`);
+      const freed = shown[i] === null; // its tokens slid out of the window
+      const tokens = size > 8 ? `: tokens ${start}–${start + size - 1}` : ""; // there is no room beside a shorter block's
+      write(node.firstChild, freed ? `Freed${tokens}` : `Block ${shown[i]}${tokens}`);
       [...node.lastChild.children].forEach((slot, at) => {
-        const [state, text] = slotOf(start + at, round, wordAt, before, seen);
+        const [state, text] = freed ? ["empty", ""] : slotOf(start + at, round, wordAt, before, seen);
         if (slot.className !== state) slot.className = state;
         if (slot.title !== text) slot.title = text;
         if (slot.dataset.position !== String(start + at)) slot.dataset.position = start + at;

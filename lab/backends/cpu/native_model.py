@@ -1,7 +1,5 @@
 """A language model as ``step.c`` sees it: packed weights, pointers and sizes; and which models it can compute."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ from lab.backends.cpu.structs import (
 )
 from lab.backends.interface import NewTokens
 from lab.config import SamplingParams
-from lab.kv_cache.block_table import side_by_side
+from lab.kv_cache.attention_metadata import side_by_side
 from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
@@ -104,7 +102,7 @@ class NativeModel:
         and store their keys and values. Without a cache all tokens are new, and nothing is kept.
 
         Args:
-            tapped: layers whose inputs are written to ``states`` [tokens, tapped x hidden] float32, side by side.
+            tapped: layers, as in ``Taps``, whose inputs are written to ``states`` [tokens, tapped x hidden] float32.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.

@@ -1,7 +1,5 @@
 """The reference back end, in torch: the one to read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -13,15 +11,16 @@ from lab.backends.interface import Backend, DraftRound, DraftTokens, HeadBackend
 from lab.backends.torch.batched_verification import verify_rounds
 from lab.backends.torch.sampler import sample
 from lab.config import SamplingParams
-from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan
+from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan, side_by_side
 from lab.kv_cache.block_pool import BlockPool
-from lab.kv_cache.block_table import BlockTable, side_by_side
+from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel, Taps
+from lab.models.mtp_head import MTPHead
 from lab.models.recurrent_layers import PassPart
 from lab.models.state_head import StateHead
 from lab.util.device_copy import joined, on_device
@@ -33,7 +32,7 @@ Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None],
 class TorchBackend(Backend):
     """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    def __init__(self, model: LanguageModel, origin: TorchBackend | None = None) -> None:
+    def __init__(self, model: LanguageModel, origin: "TorchBackend | None" = None) -> None:
         """``origin``: the back end of the model whose first layers these are."""
         self.model = model
         self._origin = origin
@@ -67,7 +66,7 @@ class TorchBackend(Backend):
         taps.states.copy_(packed.in_order(found.states))
         return logits
 
-    def _parts(self, packed: PackedStep, batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+    def _parts(self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
         """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
         parts, first = [], 0
         for i in packed.order:
@@ -154,9 +153,9 @@ class TorchBackend(Backend):
 
 
 class TorchHead(HeadBackend):
-    """An EAGLE-3 head computed by torch; ``sample`` draws its tokens."""
+    """An EAGLE-3 or MTP head computed by torch; ``sample`` draws its tokens."""
 
-    def __init__(self, model: Eagle3Head, sample: Sample) -> None:
+    def __init__(self, model: Eagle3Head | MTPHead, sample: Sample) -> None:
         self.model, self._sample = model, sample
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
@@ -322,19 +321,26 @@ def pack(
         last = first_row[i] + len(new.token_ids)
         kept += range(last - new.keep, last)
 
-    groups, positions, writes = [], [], []
-    for _, members in groupby(order, key=shape):
-        indices = list(members)
-        group, position, write = _group(
-            model, [batch[i] for i in indices], first_row[indices[0]], sdpa == "auto", first_seen=first, causal=causal
+    alike = [list(members) for _, members in groupby(order, key=shape)]
+
+    def plan(some: Sequence[NewTokens], others: tuple[StepPlan, ...] = ()) -> tuple[StepPlan, torch.Tensor]:
+        groups, positions, writes = zip(
+            *(
+                _group(model, [some[i] for i in members], first_row[members[0]], sdpa == "auto", first, causal)
+                for members in alike
+            ),
+            strict=True,
         )
-        groups.append(group)
-        positions.append(position)
-        writes.append(write)
+        write = torch.cat(writes) if storage else None
+        return StepPlan(groups, write, storage, sdpa, others), torch.cat(positions)
+
+    more = range(1, storage.num_groups if storage else 1)
+    others = tuple(plan([new._replace(table=new.table.of_group(i)) for new in batch])[0] for i in more)
+    planned, positions = plan(batch, others)
     return PackedStep(
         torch.cat([batch[i].token_ids for i in order]),
-        torch.cat(positions),
-        StepPlan(tuple(groups), torch.cat(writes) if storage else None, storage, sdpa),
+        positions,
+        planned,
         on_device(torch.tensor(kept, dtype=torch.long), model.device),
         order,
         [len(new.token_ids) for new in batch],
@@ -356,7 +362,6 @@ def _group(
     members: list[NewTokens],
     first: int,
     masked: bool,
-    *,
     first_seen: int,
     causal: bool,
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
@@ -367,9 +372,12 @@ def _group(
     """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
-    longest = max(new.stop for new in members)
     starts = on_device(torch.tensor([[new.start] for new in members]), device)
-    position = starts + torch.arange(count, device=device)  # [S, T]
+    position = text_position = starts + torch.arange(count, device=device)  # [S, T]
+    skipped = [new.table.skipped * new.table.pool.block_size if new.table else 0 for new in members]
+    longest = max(new.stop - before for new, before in zip(members, skipped, strict=True))
+    if any(skipped):  # from here on, positions count from the first that is kept
+        position = position - on_device(torch.tensor(skipped), device)[:, None]
     everything = torch.arange(longest, device=device)
     mask = None
     if masked and ((causal and count > 1) or sequences > 1 or first_seen):
@@ -377,7 +385,7 @@ def _group(
         mask = (mask.repeat(1, model.query_groups, 1) if causal and count > 1 else mask)[:, None]
     seen = {"mask": mask, "positions": position if model.other_attention else None}
     if members[0].table is None:
-        return Group(rows, sequences, **seen), position.flatten(), None
+        return Group(rows, sequences, **seen), text_position.flatten(), None
 
     table = members[0].table
     size = table.pool.block_size
@@ -386,11 +394,11 @@ def _group(
         base = table.blocks[0] * size
         return Group(rows, 1, read=slice(base, base + longest), **seen), position[0], base + position[0]
     height = -(-longest // size)
-    tables = side_by_side([new.table.blocks for new in members], height)
+    tables = side_by_side([new.table.blocks[new.table.skipped :] for new in members], height)
     blocks = on_device(torch.frombuffer(tables, dtype=torch.int32).long().view(-1, height), device)
     slots = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)[:, :longest]
     write = slots.gather(1, position)
     if sequences > 1:
         # Padding is masked but must be finite: 0 x NaN is NaN. A sequence's first slot is.
         slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])
-    return Group(rows, sequences, read=slots.flatten(), **seen), position.flatten(), write.flatten()
+    return Group(rows, sequences, read=slots.flatten(), **seen), text_position.flatten(), write.flatten()

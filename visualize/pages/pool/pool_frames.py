@@ -12,8 +12,6 @@ own here:
     captions   of the pool, and of the waiting, running and finished sequences
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -127,7 +125,7 @@ class BatchReducer(Fold):
     def _head(self, step: BatchStep) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
         self._gamma = run.config["num_speculative_tokens"] if run.config["speculative"] != "off" else 0
-        self._blocks = BlockMap(run.num_blocks, run.config["block_size"])
+        self._blocks = BlockMap(run.num_blocks, run.config["block_size"], windows=run.group_windows)
         head = {
             **about(run),
             "expected": self._expected,
