@@ -4,8 +4,6 @@ Every error that a wrong choice can cause is raised here, or is of a type in ``l
 what would be right.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re
@@ -95,7 +93,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "eagle3", "dflash", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "mtp", "dflash", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
     num_speculative_tokens_per_batch_size: str = ""
     adaptive_window: bool = False

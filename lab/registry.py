@@ -1,7 +1,5 @@
 """Engines by model pair: which pairs there are to choose from, which fit, and which are loaded."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

@@ -4,8 +4,6 @@ and docs/settings.md (``python -m lab.settings``) are made from these.
 To add one: a field of ``EngineConfig`` or ``SamplingParams`` and its default, an entry here, the code that obeys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -147,6 +145,7 @@ DRAFTERS = {
     "off": "Off",
     "draft": "Draft",
     "eagle3": "EAGLE-3 head",
+    "mtp": "MTP head",
     "dflash": "DFlash head",
     "ngram": "N-gram",
     "early_exit": "Early exit",
@@ -173,6 +172,7 @@ PROPOSERS = {
     "off": "No speculation: one token per forward pass.",
     "draft": "A small model proposes draft tokens; the target verifies all in one pass.",
     "eagle3": "A small head drafts from the target's own hidden states, token by token.",
+    "mtp": "The head in the model's own checkpoint drafts from its hidden states, token by token.",
     "dflash": "A small head drafts from the target's own hidden states, all tokens in one parallel pass.",
     "ngram": "No model: proposes what followed the same tokens earlier in the text.",
     "early_exit": "The first layers draft, all layers verify.",

@@ -216,6 +216,17 @@ class Change(Part):
     see: Text = Template("")
 
 
+class Drawing(Part):
+    """The figure in the introduction: recorded ``runs`` (``docs/record_figures.py``) by what they are called in it, and
+    in ``say`` what it shows. ``cache``: keys and values as passes compute them; ``table``: block tables and the pool;
+    ``prefixes``: the tree of shared blocks; ``batch``: which requests are in each step; ``round``: a round in phases;
+    ``verdict``: p, q and the residual of draft tokens."""
+
+    draws: Literal["cache", "table", "prefixes", "batch", "round", "verdict"]
+    say: str
+    runs: dict[str, str] = Field(min_length=1)
+
+
 class PoolLink(Part):
     """Link to where a lesson's subject can be watched: a preset of the Pool page, by its key, and what to look for."""
 
@@ -262,6 +273,7 @@ class FrontMatter(Part):
     change: Change = Field(alias="try")
     check: AnyQuestion
     pool: list[PoolLink] = Field(default=[])
+    figure: Drawing | None = None
     beyond: Beyond | None = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,8 @@ LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the
 def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
     table = models[0].table[:, :WORDS]
-    models[0].heads |= {"eagle3": ScriptedHead(table, VOCABULARY), "dflash": ScriptedBlockHead(table, VOCABULARY)}
+    heads = {"eagle3": ScriptedHead, "mtp": ScriptedHead, "dflash": ScriptedBlockHead}
+    models[0].heads |= {kind: head(table, VOCABULARY) for kind, head in heads.items()}
     return new_engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 
 

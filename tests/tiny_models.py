@@ -23,6 +23,7 @@ from transformers import (
 from lab.engine.engine import Engine
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
+from lab.models.mtp_head import MiMoConfig, take_head
 from lab.trace.run import Run
 
 VOCABULARY = 257  # every byte, and the end of the text
@@ -145,6 +146,24 @@ def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreT
         config.layer_types = config.layer_types[:1] * config.num_hidden_layers
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def mtp_engine(*, heads: int = 1, agrees: bool = True, **limits: object) -> Engine:
+    """A MiMo-like target of four layers and its first MTP head. ``agrees``: the head foretells tokens more often than
+    not, since what all layers add is little beside the embedding that passes through both."""
+    more = {"num_hidden_layers": 4, "num_nextn_predict_layers": heads}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MiMoConfig(**_LLAMA_LIKE | more), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for layer in (*model.model.layers, *model.model.mtp_layers) if agrees else ():
+            for part in (layer.self_attn.o_proj, layer.mlp.down_proj, getattr(layer, "input_proj", layer.mlp.up_proj)):
+                part.weight *= 0.003
+            if hasattr(layer, "input_proj"):
+                layer.input_proj.weight[:, 48:] += 0.3 * torch.eye(48)
+    head, _ = take_head(model, "mimo")
+    target = LanguageModel(model, "mimo")
+    target.heads["mtp"] = head
+    return new_engine(target, tokenizer(), **limits)
 
 
 def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrainedModel:

@@ -1,7 +1,5 @@
 """The pages: names, addresses, and what there is to see on each."""
 
-from __future__ import annotations
-
 PAGES = {
     "Lab": "./",
     "Compare": "compare",
@@ -17,7 +15,7 @@ laid out."""
 ABOUT = {
     "Lab": "Watch a real LLM engine decode.",
     "Compare": "Up to five configurations on one prompt.",
-    "Lessons": "Eighteen lessons: predict, run, explain.",
+    "Lessons": "Nineteen lessons: predict, run, explain.",
     "Instructor": "For those who teach the course.",
     "Pool": "Many requests, one KV pool.",
     "Memory": "How many requests fit: arithmetic, not measured.",

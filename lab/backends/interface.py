@@ -318,8 +318,8 @@ class HeadBackend(ABC):
     """A head that drafts from the target's hidden states and what computes it, over a storage with the target's slot
     numbers.
 
-    With an EAGLE-3 head, a token's keys and values come from itself and the hidden states of the token before it; so
-    the first token of a text has none. With a DFlash head they come from the token's own hidden states.
+    With an EAGLE-3 or MTP head, a token's keys and values come from itself and the hidden states of the token before
+    it; so the first token of a text has none. With a DFlash head they come from the token's own hidden states.
 
     Attributes:
         model: the head, for its sizes.

@@ -5,8 +5,6 @@ The outcome is compared with the target's distribution by a G-test. A wrong rule
 the same test, to show that the test would notice one.
 """
 
-from __future__ import annotations
-
 import statistics
 from functools import partial
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The commands of ``python -m lab``: ``run`` decodes one prompt, ``chat`` answers messages, ``compare`` decodes with
 several settings in turn, and ``fit`` says what a model and its cache take on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -25,7 +23,7 @@ from lab.measure import comparison
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import MODELS, device_bytes
-from lab.memory.model_memory import ModelInfo, deployment_notices, kept_by_layers, find_model, known_models
+from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, kept_by_layers, known_models
 from lab.models.chat_template import Chat, answer
 from lab.models.loader import refuse_absent
 from lab.models.state_head import HEADS

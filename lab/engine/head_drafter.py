@@ -1,4 +1,5 @@
-"""The drafters with a head that reads the target's hidden states (``lab.models.eagle3_head``, ``dflash_head``)."""
+"""The drafters with a head that reads the target's hidden states (``lab.models``: ``eagle3_head``, ``mtp_head``,
+``dflash_head``)."""
 
 from __future__ import annotations
 
@@ -122,8 +123,9 @@ class HeadDrafter(Drafter):
         return max(self.lag, sequence.draft.num_computed)
 
 
-class Eagle3Drafter(HeadDrafter):
-    """Drafts in a chain: each of the head's outputs stands for the hidden states of the token that it proposed."""
+class ChainDrafter(HeadDrafter):
+    """Drafts in a chain, with an EAGLE-3 or MTP head: each of its outputs stands for the hidden states of the token it
+    proposed."""
 
     lag = 1
 
@@ -172,4 +174,4 @@ class DFlashDrafter(HeadDrafter):
         return PassCost(each * weights + count * stored, 2 * count * weights)
 
 
-HEAD_DRAFTERS = {"eagle3": Eagle3Drafter, "dflash": DFlashDrafter}
+HEAD_DRAFTERS = {"eagle3": ChainDrafter, "mtp": ChainDrafter, "dflash": DFlashDrafter}

@@ -1,7 +1,5 @@
 """The memory that an engine's caches take and may take."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

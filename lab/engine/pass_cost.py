@@ -14,8 +14,6 @@ Left out because they are small in comparison: activations, the rows looked up i
 embedding, softmax.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Turns a prompt into a sequence, or raises an error that says why not."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import threading
@@ -178,7 +176,7 @@ class Processor:
         """The configuration without prefix caching, with a sentence, if its drafter could not go on after a prefix: a
         draft with recurrent layers, of which no state is kept, or a head that reads the hidden states of the token
         before, where the target has none."""
-        drafter = {"draft": self._draft, "eagle3": self._target}.get(config.speculative)
+        drafter = {"draft": self._draft, "eagle3": self._target, "mtp": self._target}.get(config.speculative)
         if not (config.enable_prefix_caching and drafter and drafter.recurrent):
             return config, ()
         note = f"Prefix caching is off: {drafter.name} has recurrent layers, of which this drafter needs more."
@@ -195,6 +193,11 @@ class Processor:
             raise ConfigError(
                 f"speculative={config.speculative!r} needs {HEADS[config.speculative]} that was trained for {name}, "
                 "and it was loaded without one. Load it with such a head, or choose another drafter."
+            )
+        if config.speculative == "mtp" and "mtp" not in self._target.heads:
+            raise ConfigError(
+                f"speculative='mtp' needs an MTP head in the model's own checkpoint, and {name} has none. Load a model "
+                "that brings one, such as MiMo, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

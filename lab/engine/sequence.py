@@ -3,8 +3,6 @@
 Lesson 1, decoding one token at a time.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 
@@ -22,7 +20,7 @@ from lab.trace.roofline import Limits
 
 GREEDY = SamplingParams()
 
-OWN_KEYS = "draft", "eagle3", "dflash"
+OWN_KEYS = "draft", "eagle3", "mtp", "dflash"
 """Drafters that keep keys and values of their own, under the target's slot numbers."""
 
 
@@ -66,7 +64,7 @@ class DraftState:
 
     window: AdaptiveWindow
     num_computed: int = 0
-    oracle: Sequence | None = None
+    oracle: "Sequence | None" = None
 
 
 @dataclass(slots=True)
@@ -123,7 +121,7 @@ class Sequence:
     table: BlockTable | None = None
     prefix_root: Prefix | None = None
     recurrent: bool = False
-    parent: Sequence | None = None
+    parent: "Sequence | None" = None
     reason: StopReason | None = None
     finished: bool = False
     uniforms: torch.Tensor = field(init=False)
@@ -174,12 +172,12 @@ class Sequence:
     @property
     def drafts_from_states(self) -> bool:
         """True if its drafter reads the target's hidden states, which no cache has."""
-        return self.config.speculative in ("eagle3", "dflash")
+        return self.config.speculative in ("eagle3", "mtp", "dflash")
 
     @property
     def states_lag(self) -> int:
-        """1 if its drafter reads a token with the target's hidden states of the one before (an EAGLE-3 head)."""
-        return self.config.speculative == "eagle3"
+        """1 if its drafter reads a token with the target's hidden states of the one before (EAGLE-3, MTP)."""
+        return self.config.speculative in ("eagle3", "mtp")
 
     @property
     def ready(self) -> bool:

@@ -4,8 +4,6 @@ A run records how likely its own token was. To find out how likely the other run
 the target reads the run's text again as the run decoded it (``lab.measure.score``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,7 +18,7 @@ from lab.measure.score import log_probabilities
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
-DRAWING = ("draft", "eagle3", "dflash", "early_exit", "ngram")
+DRAWING = ("draft", "eagle3", "mtp", "dflash", "early_exit", "ngram")
 """Drafters whose draft tokens are accepted or rejected by a random draw; others' are accepted if the target draws the
 same."""
 OTHER_DRAWS = (

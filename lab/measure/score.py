@@ -6,8 +6,6 @@ computed by what computes a run's steps after the prompt. The prompt itself a ru
 which differs by rounding (``EngineConfig.prefill_attention``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

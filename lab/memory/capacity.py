@@ -4,8 +4,6 @@ The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequ
 may need (contiguous) or allocated as they fill (paged; Kwon et al., 2309.06180).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +58,7 @@ class Deployment:
     kv_dtype: KVFormat = "auto"
     memory: int
     set_aside: float = 0.1
-    lengths: Lengths
+    lengths: "Lengths"
     block_size: int = 16
     state_bytes: int = 0
 

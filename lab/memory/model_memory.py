@@ -1,7 +1,5 @@
 """Models whose memory can be computed: well-known ones are bundled, any other is read from its configuration."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,8 +119,8 @@ def kept_by_layers(model: ModelInfo, size: Callable[[int], str]) -> Iterator[str
     windows, layers = model.shape.kv_layers, model.shape.layers
     for window in filter(None, windows):
         yield (
-            f"{windows[window]} of {layers} layers need {counted(window, 'token')} at most: blocks that slid out of the "
-            "window are freed."
+            f"{windows[window]} of {layers} layers need {counted(window, 'token')} at most: blocks that slid out of "
+            "the window are freed."
         )
     if model.state_bytes:
         yield (

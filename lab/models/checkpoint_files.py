@@ -3,8 +3,6 @@
 The hub is asked once. Left to itself, transformers asks six times and logs each attempt.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -21,6 +19,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from lab.errors import LabError, UnsupportedModelError
+from lab.models import mtp_head  # noqa: F401 -- tells transformers of MiMo
 from lab.models.devices import BUILDS
 from lab.models.model_shape import refuse_odd_numbers, refuse_too_many
 from lab.models.quantization import quantization_method

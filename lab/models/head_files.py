@@ -5,8 +5,6 @@ layer is under ``midlayer``, often in a pickle; DFlash numbers the target's laye
 what enters them. Speculators (vLLM): their configuration in ``transformer_layer_config``, weights under ``layers``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -20,6 +18,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file
 from transformers import LlamaConfig, Qwen3Config
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from lab.errors import LabError, UnsupportedModelError
 from lab.kv_cache.attention import NAME
@@ -221,7 +220,8 @@ def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: Languag
             f"{name} could not be loaded: its d2t gives tokens twice, or none of the target's. Its files are damaged: "
             "fetch them again."
         )
-    return head.to(target.device, target.dtype).eval().requires_grad_(False)
+    head.to(target.dtype).rotary = LlamaRotaryEmbedding(config.layer)  # whose frequencies stay in float32
+    return head.to(target.device).eval().requires_grad_(False)
 
 
 def _read(file: Path) -> dict[str, torch.Tensor]:

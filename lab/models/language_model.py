@@ -46,7 +46,8 @@ class Sealed:
 
 
 class Taps:
-    """Hidden states that enter ``layers``, which a pass leaves side by side in ``states`` [N, layers x hidden size]."""
+    """Hidden states that enter ``layers``, which a pass leaves side by side in ``states`` [N, layers x hidden size]. As
+    many as the model has: what leaves the last."""
 
     def __init__(self, layers: Sequence[int], states: torch.Tensor) -> None:
         self.layers, self.states = tuple(layers), states
@@ -64,15 +65,19 @@ class Taps:
 
 
 class TappedLayer(nn.Module):
-    """A decoder layer that shows what enters it. It has no hook of torch's, which compiled layers do not call."""
+    """A decoder layer that shows what enters it and, if it is the ``last``, what leaves it. It has no hook of torch's,
+    which compiled layers do not call."""
 
-    def __init__(self, layer: nn.Module, index: int) -> None:
+    def __init__(self, layer: nn.Module, index: int, layers: int) -> None:
         super().__init__()
-        self.layer, self.index = layer, index
+        self.layer, self.index, self.last = layer, index, index == layers - 1
 
     def forward(self, hidden_states: torch.Tensor, *args: object, taps: Taps, **how: object) -> torch.Tensor:
         taps.take(self.index, hidden_states)
-        return self.layer(hidden_states, *args, **how)
+        output = self.layer(hidden_states, *args, **how)
+        if self.last:
+            taps.take(self.index + 1, output)
+        return output
 
 
 def _sealed_attention(*args: object, plan: Sealed | None = None, **options: object) -> tuple[torch.Tensor, None]:
@@ -282,7 +287,7 @@ class LanguageModel:
         """The model with layers that show what enters them."""
         if self not in _tapped:
             index = itertools.count()
-            _tapped[self] = self.with_layers(lambda layer: TappedLayer(layer, next(index))).model
+            _tapped[self] = self.with_layers(lambda layer: TappedLayer(layer, next(index), self.layers)).model
         return _tapped[self]
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:

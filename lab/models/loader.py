@@ -1,7 +1,5 @@
 """From a name to a model: the embedded pair, a local folder, or a hub id."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -35,6 +33,7 @@ from lab.models.language_model import LanguageModel
 from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.models.model_shape import ModelShape
+from lab.models.mtp_head import MiMoForCausalLM, take_head
 from lab.models.numerical_check import refuse_disagreement
 from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
@@ -146,9 +145,15 @@ def load_model(
                 trust_remote_code=False,
                 **local,
             )
+        if isinstance(model, MiMoForCausalLM):
+            model.drop_absent(loaded["missing_keys"])
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
+        head, notes = take_head(model, name) if isinstance(model, MiMoForCausalLM) else (None, ())
         found = LanguageModel(model, name, rounded=rounded)
+        found.notes += notes
+        if head:
+            found.heads["mtp"] = head
         if (beside := adapter_files(where)) and not getattr(model, "_hf_peft_config_loaded", False):
             found.notes += (
                 f"The adapter in the folder of {name} ({beside[-1].name}) is left out: these are the base model's "

@@ -1,7 +1,5 @@
 """A model's trial: do its first layers give the same logits with the lab's attention as with their own?"""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

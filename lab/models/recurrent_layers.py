@@ -4,8 +4,6 @@ A packed pass has the tokens of several sequences in one row. Attention is told 
 recurrent layer would take them for one text. So it is given them sequence by sequence.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -80,7 +78,7 @@ class RecurrentLayers:
                 module.__class__ = _by_sequence(type(module))
         self.costs = functools.cache(self._measured)
 
-    def first(self, layers: int) -> RecurrentLayers | None:
+    def first(self, layers: int) -> "RecurrentLayers | None":
         """Those among the first ``layers`` layers of the model; None if there is none."""
         found = {index: module for index, module in self._layers.items() if index < layers}
         return RecurrentLayers(found, self._width) if found else None

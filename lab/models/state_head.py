@@ -21,7 +21,8 @@ class HeadConfig:
         layer: transformers' configuration of its decoder layers, Llama's or Qwen3's.
         draft_vocab_size: tokens that it can propose.
         target_hidden_size: width of the target's hidden states.
-        target_layers: it gets the hidden states that enter these layers of the target.
+        target_layers: it gets the hidden states that enter these layers of the target; the number of its layers: those
+            that leave the last.
     """
 
     layer: LlamaConfig
@@ -44,11 +45,11 @@ class StateHead(nn.Module):
     most_tokens: int | None = None
     experts = expert_counter = other_attention = None
 
-    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str) -> None:
+    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str, fc: nn.Module | None = None) -> None:
         super().__init__()
         self.config, self.name, layer = config, name, config.layer
         self.embed_tokens = embed_tokens
-        self.fc = nn.Linear(len(config.target_layers) * config.target_hidden_size, layer.hidden_size, bias=False)
+        self.fc = fc or nn.Linear(self.states_width, layer.hidden_size, bias=False)
         self.rotary = LlamaRotaryEmbedding(layer)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
 
@@ -95,7 +96,7 @@ class StateHead(nn.Module):
     @property
     def states_width(self) -> int:
         """Numbers of the target's hidden states for each token."""
-        return self.fc.in_features
+        return len(self.config.target_layers) * self.config.target_hidden_size
 
     @property
     def decoder(self) -> nn.Module:

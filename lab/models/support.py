@@ -13,7 +13,7 @@ from lab.models.model_shape import WITHOUT_ATTENTION, uses_alibi, windows_of
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
-LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
+LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mimo")
 """Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
 WORKING = {
     "Llama": "llama",

@@ -10,6 +10,7 @@ from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats, Models
 from lessons.experiments.counts import Roofs, Turns
 from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.invariance import Company
 from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
@@ -28,6 +29,7 @@ class Preset(Part):
     turns: Turns | None = None
     temperatures: Temperatures | None = None
     eight_bits: EightBits | None = None
+    company: Company | None = None
 
     @property
     def experiments(self) -> dict[str, Experiment]:

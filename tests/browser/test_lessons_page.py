@@ -65,6 +65,12 @@ def ready(page: Page) -> None:
 def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -> None:
     page = visit().at("lessons", lesson=COSTS)
     expect(page.locator("#introduction h1")).to_contain_text("3.")
+    page.press("#figure input", "ArrowRight")
+    page.click("#figure [aria-label=Next]")
+    expect(page.locator("#figure .tells")).to_contain_text("10 tokens in the cache")  # 8 of the prompt, and two steps
+    assert page.locator("#figure .columns .computed").count() == 6  # K and V of the newest, in three formats
+    page.press("#figure input", "Home")
+    expect(page.locator("#figure .reached")).to_have_text(re.compile("^1 of"))
     for button in ("#run", "#stop"):
         expect(page.locator(button)).to_be_disabled()
     for later in ("#explain .md", "#try section", "#check section", ".observe .found"):

@@ -7,9 +7,9 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from lab.settings import DRAFTERS
 from tests.browser.pages import ENDLESS, LONG, POLL, STOPPED, Lab, Visit
 from tests.waiting import until
+from visualize.pages.lab.controls import drafters
 
 PLAIN = {"speculative": "off", "paged": 0}
 TALE = (
@@ -122,7 +122,7 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
 
 def test_every_drafter_leaves_the_text_unchanged_and_drafts_as_well_as_it_can(visit: Visit) -> None:
     lab, texts, kept = visit().open(prompt=TALE, max_tokens=40, temperature=0, adaptive_window=1), {}, {}
-    for name in ("early_exit", *DRAFTERS, "mismatched"):
+    for name in ("early_exit", *drafters("matched"), "mismatched"):
         if name == "mismatched":
             lab.choose("speculative", "draft")
             lab.pick("pair", name)

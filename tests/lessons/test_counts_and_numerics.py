@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lab import load_engine
 from lessons.experiments.base import Experiment, whole
 from lessons.experiments.counts import SYSTEM_TOKENS, Roofs, Turns
+from lessons.experiments.invariance import Company, compared
 from lessons.experiments.numerics import EightBits, Temperatures, round_keys
 
 
@@ -84,3 +85,21 @@ def test_a_turn_computes_its_own_tokens_and_less_than_a_block_unless_the_first_l
     assert counts["cached"]["prompt_tokens"] == counts["resent"]["prompt_tokens"]  # the same conversation
     per_turn = (counts["cached"]["prompt_tokens"] / 4 - counts["cached"]["last_prompt"]) / -1.5
     assert counts["cached"]["last_computed"] < per_turn + 20
+
+
+def test_what_comes_after_the_first_other_token_is_not_compared() -> None:
+    alone = [(1, 0.5), (2, 0.25), (3, 0.125), (4, 0.5)]
+    other = [(1, 0.5), (2, 0.2), (9, 0.125), (4, 0.5)]
+    assert compared(alone, other) == {"tokens": 4, "same_tokens": 2, "same_bits": 1, "off": pytest.approx(0.2)}
+    assert compared(alone, alone[:3])["same_tokens"] == 3  # a round may end early
+    assert compared(alone, other[2:])["off"] == 0
+
+
+def test_a_text_alone_has_the_same_bits_again_and_the_step_in_c_keeps_them_in_company() -> None:
+    ways = {"again": {"kernels": "reference"}, "torch": {"kernels": "reference", "batch": 5}, "own": {"batch": 5}}
+    kept = found(Company.model_validate({"settings": ways | {"rounds": {"speculative": "draft"}}, "tokens": 8}))
+    assert {one["tokens"] for one in kept.values()} == {8}
+    assert kept["again"]["same_bits"] == 8
+    assert kept["torch"]["off"] < 1e-4
+    if load_engine().computes_by_kernels and load_engine().device == "cpu":
+        assert kept["own"]["same_bits"] == kept["rounds"]["same_bits"] == 8

@@ -19,6 +19,7 @@ from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.head_files import load_head
 from lab.models.language_model import LanguageModel
+from lab.models.loader import load_model
 from lab.models.state_head import StateHead
 from lab.training import dflash  # noqa: F401 -- its attention, which computes a head without the engine
 from tests import tiny_models
@@ -102,6 +103,9 @@ def saved(
 
 
 def load(folder: Path, target: LanguageModel) -> StateHead:
+    """A head; an MTP head with a target of its own."""
+    if (folder / "config.json").is_file() and '"mimo"' in (folder / "config.json").read_text():
+        return load_model(folder, name="the model", place="cpu", dtype=torch.float32).heads["mtp"]
     return load_head(folder, target, name="the head")
 
 
@@ -111,6 +115,14 @@ def output(head: Eagle3Head) -> torch.Tensor:
     torch.manual_seed(1)
     states, tokens = torch.randn(1, 3, head.states_width), torch.tensor([[3, 5, 7]])
     return head.logits(head(tokens, head.fuse(states), torch.arange(3)[None])[0, -1])
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, theta: float) -> torch.Tensor:
+    """The output of four query heads of 12 numbers for the last of three tokens."""
+    angles = torch.arange(3)[:, None] * theta ** (-torch.arange(0, 12, 2) / 12)
+    cos, sin = (torch.cat([f(angles)] * 2, dim=-1)[:, None] for f in (torch.cos, torch.sin))
+    q, k = (x * cos + torch.cat([-x[..., 6:], x[..., :6]], dim=-1) * sin for x in (q, k))
+    return torch.cat([torch.softmax(q[2, h] @ k[:, h // 2].T / 12**0.5, -1) @ v[:, h // 2] for h in range(4)])
 
 
 def by_hand(
@@ -129,15 +141,94 @@ def by_hand(
     n = norm(g, "midlayer.hidden_norm.weight")
     both = torch.cat([norm(table[[3, 5, 7]], "midlayer.input_layernorm.weight"), n], dim=-1)
     q, k, v = ((both @ w[f"midlayer.self_attn.{x}_proj.weight"].T).view(3, -1, 12) for x in "qkv")
-    angles = torch.arange(3)[:, None] * theta ** (-torch.arange(0, 12, 2) / 12)
-    cos, sin = (torch.cat([f(angles)] * 2, dim=-1)[:, None] for f in (torch.cos, torch.sin))
-    q, k = (x * cos + torch.cat([-x[..., 6:], x[..., :6]], dim=-1) * sin for x in (q, k))
-    heads = [torch.softmax(q[2, h] @ k[:, h // 2].T / 12**0.5, -1) @ v[:, h // 2] for h in range(4)]
-    x = (n if normed_residual else g)[2] + torch.cat(heads) @ w["midlayer.self_attn.o_proj.weight"].T
+    x = (n if normed_residual else g)[2] + attended(q, k, v, theta) @ w["midlayer.self_attn.o_proj.weight"].T
     m = norm(x, "midlayer.post_attention_layernorm.weight")
     gate, up = (m @ w[f"midlayer.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
     x = x + (torch.nn.functional.silu(gate) * up) @ w["midlayer.mlp.down_proj.weight"].T
     return norm(x, "norm.weight") @ w["lm_head.weight"].T
+
+
+MIMO = FLAT | {
+    "architectures": ["MiMoForCausalLM"],
+    "auto_map": {
+        "AutoConfig": "configuration_mimo.MiMoConfig",
+        "AutoModelForCausalLM": "modeling_mimo.MiMoForCausalLM",
+    },
+    "model_type": "mimo",
+    "num_hidden_layers": 2,
+    "num_nextn_predict_layers": 1,
+    "head_dim": 12,
+    "use_sliding_window": False,
+    "tie_word_embeddings": False,
+}
+
+
+def mtp_tensors(**changes: Any) -> dict[str, torch.Tensor]:
+    """Random weights of MiMo's layout, an MTP head's among them. ``changes``: as in ``tensors``."""
+    found = {name: torch.randn(VOCABULARY, HIDDEN) for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    found["model.norm.weight"] = torch.randn(HIDDEN)
+    for layer in ("model.layers.0", "model.layers.1", "model.mtp_layers.0"):
+        for name, tensor in tensors(layer).items():
+            if name.startswith(layer) and "hidden_norm" not in name:
+                found[name] = tensor[:, :HIDDEN].contiguous() if tensor.ndim == 2 else tensor
+        found[f"{layer}.mlp.down_proj.weight"] = torch.randn(HIDDEN, 32)
+        found |= {f"{layer}.self_attn.{x}_proj.bias": torch.randn(n) for x, n in (("q", 48), ("k", 24), ("v", 24))}
+    found["model.mtp_layers.0.input_proj.weight"] = torch.randn(HIDDEN, 2 * HIDDEN)
+    found |= {f"model.mtp_layers.0.{x}_layernorm.weight": torch.randn(HIDDEN) for x in ("token", "hidden", "final")}
+    found |= {name.replace("__", "."): tensor for name, tensor in changes.items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def test_an_mtp_head_computes_what_was_published(tmp_path, target):
+    """MiMo's layer, by vLLM's and SGLang's models: hidden state first, both normed; its output too, and fed back."""
+    weights = mtp_tensors()
+    head = load(saved(tmp_path, MIMO, weights), target)
+    w = {name.removeprefix("model.mtp_layers.0."): tensor for name, tensor in weights.items()}
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * w[name]
+
+    torch.manual_seed(1)
+    states = torch.randn(3, HIDDEN)  # what leaves the target's last layer
+    both = [norm(norm(states, "model.norm.weight"), "hidden_layernorm.weight")]
+    both.append(norm(w["model.embed_tokens.weight"][[3, 5, 7]], "token_layernorm.weight"))
+    x = torch.cat(both, dim=-1) @ w["input_proj.weight"].T
+    n = norm(x, "input_layernorm.weight")
+    q, k, v = (
+        (n @ w[f"self_attn.{one}_proj.weight"].T + w[f"self_attn.{one}_proj.bias"]).view(3, -1, 12) for one in "qkv"
+    )
+    heads = attended(q, k, v, theta=5e5)
+    x = x[2] + heads @ w["self_attn.o_proj.weight"].T
+    m = norm(x, "post_attention_layernorm.weight")
+    gate, up = (m @ w[f"mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+    x = norm(x + (torch.nn.functional.silu(gate) * up) @ w["mlp.down_proj.weight"].T, "final_layernorm.weight")
+
+    head.config.layer._attn_implementation = "sdpa"
+    found = head(torch.tensor([[3, 5, 7]]), head.fuse(states[None]), torch.arange(3)[None])[0, -1]
+    assert torch.allclose(head.fed_back(found), x, atol=1e-3, rtol=1e-4)
+    assert torch.allclose(head.logits(found), w["lm_head.weight"] @ x, atol=1e-2, rtol=1e-4)
+
+
+def test_a_checkpoint_of_mimo_without_its_mtp_head_is_a_target_without_one(tmp_path):
+    weights = {name: tensor for name, tensor in mtp_tensors().items() if "mtp" not in name}
+    assert not load_model(saved(tmp_path, MIMO, weights), name="m", place="cpu", dtype=torch.float32).heads
+
+
+def test_the_first_of_several_mtp_heads_is_used(tmp_path):
+    weights = mtp_tensors()
+    second = {name.replace("layers.0", "layers.1"): -tensor for name, tensor in weights.items() if "mtp" in name}
+    folder = saved(tmp_path, MIMO | {"num_nextn_predict_layers": 2}, weights | second)
+    model = load_model(folder, name="m", place="cpu", dtype=torch.float32)
+    assert torch.equal(model.heads["mtp"].norm.weight, weights["model.mtp_layers.0.final_layernorm.weight"])
+    assert model.notes == ("m has 2 MTP heads: the first drafts, and reads its own output.",)
+
+
+def test_a_heads_angles_are_in_float32(tmp_path):
+    """Rounded to bfloat16, they would be off by radians after a thousand tokens."""
+    model = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=LAYERS).bfloat16(), "the target")
+    head = load(saved(tmp_path, RAW, tensors()), model)
+    assert head.dtype == torch.bfloat16
+    assert head.rotary.inv_freq.dtype == torch.float32
 
 
 def block_tensors(**changes: Any) -> dict[str, torch.Tensor]:
@@ -315,6 +406,15 @@ def malicious(folder: Path) -> Path:
         (lambda at: saved(at, NESTED_DFLASH, block_tensors()), "has no d2t"),
         (lambda at: saved(at, DFLASH, block_tensors(hidden_norm__weight=None)), "'hidden_norm.weight' is missing"),
         (lambda at: saved(at, DFLASH | {"num_hidden_layers": 3}, block_tensors()), "blocks.2.* is missing"),
+        (
+            lambda at: saved(at, MIMO, mtp_tensors(model__mtp_layers__0__input_proj__weight=None)),
+            "proj.weight' is missing",
+        ),
+        (
+            lambda at: saved(at, MIMO, mtp_tensors(model__mtp_layers__0__final_layernorm__weight=torch.ones(7))),
+            r"final_layernorm.weight' has the shape \[7\] and not \[48\]",
+        ),
+        (lambda at: saved(at, MIMO, mtp_tensors(model__mtp_layers__1__a__weight=torch.ones(7))), "not belong there"),
         (lambda at: saved(at, RAW | {"num_hidden_layers": 4}, tensors()), "has 4 layers"),
         (lambda at: saved(at, RAW | {"model_type": "deepseek_v3"}, tensors()), "'deepseek_v3'"),
         (lambda at: saved(at, RAW | {"num_attention_heads": "many"}, tensors()), "num_attention_heads|cannot be read"),

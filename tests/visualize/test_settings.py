@@ -246,6 +246,16 @@ def test_recorded_costs_are_shown_for_the_models_they_were_measured_with() -> No
 
 
 @pytest.mark.parametrize(
+    ("pair", "chosen", "offered"),
+    [("matched", "draft", False), ("qwen3-8b", "draft", False), (OTHER, "draft", True), ("matched", "mtp", True)],
+)
+def test_an_mtp_head_is_offered_for_models_that_may_bring_one(pair: str, chosen: str, offered: bool) -> None:
+    """A link can ask for it with any models: then it is shown, and the run says what is wrong."""
+    updates, _ = follow(Settings(pair=pair, speculative=chosen), {})
+    assert ("mtp" in dict(map(reversed, updates["speculative"]["choices"]))) == offered
+
+
+@pytest.mark.parametrize(
     ("old", "new"),
     [
         ("gamma=6&kv_format=int8&run=1&at=30", {"num_speculative_tokens": "6", "kv_dtype": "int8", "run": "1"}),

@@ -62,6 +62,8 @@ def test_settings_become_flags() -> None:
     lookup = replace(PAGED, speculative="ngram", prompt_lookup_min=2, prompt_lookup_max=5)
     speculative = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     assert json.loads(flags(serve_command(lookup, "a/b"))["--speculative-config"]) == speculative
+    heads = flags(serve_command(replace(PAGED, speculative="mtp"), "a/b"))
+    assert json.loads(heads["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 4}
     assert flags(serve_command(PAGED, "a/b")) == {"--block-size": "16", "--no-enable-prefix-caching": None}
     for share, written in ((0.004, "0.004"), (0.996, "0.996"), (1 - 10 / 100, "0.9"), (1.0, "1")):
         assert flags(serve_command(PAGED, "a/b", gpu_memory_utilization=share))["--gpu-memory-utilization"] == written
@@ -86,6 +88,7 @@ def test_settings_become_flags() -> None:
         (replace(PAGED, speculative="early_exit"), "does not speculate", None),
         (replace(PAGED, speculative="synthetic"), "does not speculate", None),
         (replace(PAGED, speculative="draft"), "likeliest token", None),
+        (replace(PAGED, speculative="mtp", draft_sample_method="greedy"), "brings an MTP head", None),
         (replace(PAGED, speculative="draft", draft_sample_method="greedy"), "", None),
         (
             replace(PAGED, speculative="draft", draft_sample_method="greedy", rejection_sample_method="typical"),
@@ -101,7 +104,7 @@ def test_each_difference_from_vllm_is_explained(config: EngineConfig, word: str,
     assert len(sentences) == bool(word)
     assert all(word in sentence for sentence in sentences)
     found = flags(serve_command(config, "a/b", "c/d"))
-    assert "--speculative-config" not in found or config.speculative in ("draft", "ngram")
+    assert "--speculative-config" not in found or config.speculative in ("draft", "mtp", "ngram")
     assert found.get("--kv-cache-dtype") == dtype
     assert ("--block-size" in found) == (config.kv_cache and config.block_size == 16)
 
@@ -175,7 +178,7 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
 
 
 @given(
-    st.sampled_from(["off", "draft", "ngram", "early_exit", "synthetic"]),
+    st.sampled_from(["off", "draft", "mtp", "ngram", "early_exit", "synthetic"]),
     st.integers(1, 12),
     st.integers(1, 60),
     st.integers(1, 1000),
@@ -183,7 +186,7 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
 def test_sequences_that_a_step_does_not_advance(speculative: str, gamma: int, sequences: int, tokens: int) -> None:
     """vLLM 0.33 counts a step's tokens twice: what the target computes, and what the draft model gets to see."""
     config = replace(PAGED, speculative=speculative, num_speculative_tokens=gamma)
-    kept, wanted = int(speculative == "draft"), 1 + gamma * (speculative in ("draft", "ngram"))
+    kept, wanted = int(speculative == "draft"), 1 + gamma * (speculative in ("draft", "mtp", "ngram"))
     computed = seen = tokens
     whole = 0
     for _ in range(sequences):

@@ -63,7 +63,7 @@ const does = {
     check();
   },
 };
-const places_of = { course: "course", predict: "predict", observe: "observe", change: "try", check: "check" };
+const places_of = { course: "course", figure: "figure", predict: "predict", observe: "observe", change: "try", check: "check" };
 const tell = {};
 for (const [name, id] of Object.entries(places_of)) {
   const give = mount(name, at(id), (_, detail) => does[name]?.(detail));
@@ -101,4 +101,5 @@ function check() {
 
 at("run").onclick = show;
 tell.course({ number: lesson.number });
+tell.figure(lesson.figure);
 ask();

@@ -1,7 +1,5 @@
 """The site's lessons: measured once; predictions are taken, compared and marked in the browser alone."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +17,14 @@ from visualize.export.pages import CHARTS, Page, filled
 from visualize.markdown import to_html
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
+from visualize.pages.lessons.figure import figure, figure_setup
 from visualize.pages.lessons.learner import MOST_CHARACTERS, Learner
 from visualize.reduce.frames import recorded
 from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Eighteen lessons: predict, see a recorded run, explain."
+ABOUT = "Nineteen lessons: predict, see a recorded run, explain."
 PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
 
@@ -54,6 +53,7 @@ def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], 
         "number": lesson.number,
         "name": lesson.name,
         "kept": sheet.KEPT,
+        "figure": figure(lesson),
         "predict": {
             "asked": sheet.prediction(lesson, Learner()),
             "key": key(lesson.front.predict, figures, foretold=True),
@@ -116,6 +116,7 @@ def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     observe = {"shells": shells(observation.CHARTS), "vocabulary": as_json()}
     parts = [
         component("course", "pages/lessons/course.js", course),
+        component("figure", "pages/lessons/figure.js", figure_setup()),
         component("predict", "pages/lessons/question.js", PREDICT),
         component("observe", "pages/lessons/observe.js", observe),
         component("change", "pages/lessons/try.js", TRY),

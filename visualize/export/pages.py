@@ -1,7 +1,5 @@
 """Parts that all pages of a site share: the header, the links to the others, and the files beside them."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ LOOK = (
     "export/site",
     "static/contrast",
 )
-MODULES = ("claims/page", *(f"lessons/{part}" for part in ("course", "question", "observe", "try")))
+MODULES = ("claims/page", *(f"lessons/{part}" for part in ("course", "figure", "question", "observe", "try")))
 """Those of the pages that a site has."""
 CHARTS = (PLOTLY.stem, "site")
 """The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site". Nothing waits

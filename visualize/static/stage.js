@@ -275,7 +275,7 @@ function addSaveMenu(stage) {
 
 /** A run at one instant: its frames (visualize/reduce/frames.py), applied up to one of them. It can go forward and back, and
     knows nothing of the page. tests/visualize/picture.py does the same in Python. */
-class RunState {
+export class RunState {
   /** The state before the first frame; ``start`` has each chart's first columns. */
   constructor(start = {}) {
     this.frames = [];

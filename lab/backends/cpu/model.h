@@ -60,7 +60,8 @@ typedef struct {
     const int64_t *token_ids;       /* [rows], sequence by sequence */
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
     int32_t num_tapped;
-    const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted */
+    const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted; if all their
+                                       number, what leaves the last */
     float *states;                  /* [rows, num_tapped, hidden], that input */
     const float *fused;             /* [rows, hidden], what an EAGLE-3 head takes in; of a DFlash head, the target's
                                        hidden states */

@@ -1,7 +1,5 @@
 """Heads as ``step.c`` sees them, and the back ends that draft with them in C."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import byref, c_void_p, pointer
 from weakref import WeakKeyDictionary
@@ -19,6 +17,7 @@ from lab.config import SamplingParams
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
+from lab.models.mtp_head import MTPHead
 from lab.models.state_head import StateHead
 
 FEW_ROWS = 8
@@ -146,6 +145,8 @@ _heads: WeakKeyDictionary[StateHead, NativeHead] = WeakKeyDictionary()
 
 def head_backend(head: StateHead, sample: Sample, target: NativeModel, context_length: int) -> HeadBackend:
     """C for a head that it can compute, beside a ``target`` that it computes; torch for others."""
+    if isinstance(head, MTPHead):
+        return TorchHead(head, sample)
     config, eagle3 = head.config.layer, isinstance(head, Eagle3Head)
     bfloat16 = all(map(fits_bfloat16, (*head.decoder.modules(), head.lm_head, *([] if eagle3 else [head.fc]))))
     if not bfloat16 or unlike_config(config) or config.hidden_act != "silu" or type(head.lm_head) is not nn.Linear:

@@ -1,7 +1,5 @@
 """A language model as ``step.c`` sees it: packed weights, pointers and sizes; and which models it can compute."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections.abc import Sequence
@@ -104,7 +102,7 @@ class NativeModel:
         and store their keys and values. Without a cache all tokens are new, and nothing is kept.
 
         Args:
-            tapped: layers whose inputs are written to ``states`` [tokens, tapped x hidden] float32, side by side.
+            tapped: layers, as in ``Taps``, whose inputs are written to ``states`` [tokens, tapped x hidden] float32.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.

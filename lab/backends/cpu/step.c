@@ -56,7 +56,7 @@ static void attend_all(const Forward *shared, int l, float *output, Softmax *sof
     }
 }
 
-/* Copy what enters layer l, if that is wanted: a thread's share of the rows. */
+/* Copy what enters layer l, or leaves the one before, if that is wanted: a thread's share of the rows. */
 static void show_states(const Plan *plan, const float *x, int hidden, int l) {
     for (int t = 0; t < plan->num_tapped; t++)
         for (int r = share_begin(plan->rows); plan->tapped[t] == l && r < share_end(plan->rows); r++)
@@ -123,6 +123,7 @@ static void forward_thread(void *argument) {
         linear_layer(&layer->down, &input, rows, shared->x, 1, out);
         barrier();
     }
+    show_states(plan, shared->x, hidden, shared->layers);
     for (int i = 0; i < plan->kept; i++)
         rms_norm(shared->x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
                   normed + (size_t)i * hidden);

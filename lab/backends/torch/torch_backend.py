@@ -1,7 +1,5 @@
 """The reference back end, in torch: the one to read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.language_model import LanguageModel, Taps
+from lab.models.mtp_head import MTPHead
 from lab.models.recurrent_layers import PassPart
 from lab.models.state_head import StateHead
 from lab.util.device_copy import joined, on_device
@@ -32,7 +31,7 @@ Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None],
 class TorchBackend(Backend):
     """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    def __init__(self, model: LanguageModel, origin: TorchBackend | None = None) -> None:
+    def __init__(self, model: LanguageModel, origin: "TorchBackend | None" = None) -> None:
         """``origin``: the back end of the model whose first layers these are."""
         self.model = model
         self._origin = origin
@@ -66,7 +65,7 @@ class TorchBackend(Backend):
         taps.states.copy_(packed.in_order(found.states))
         return logits
 
-    def _parts(self, packed: PackedStep, batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+    def _parts(self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
         """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
         parts, first = [], 0
         for i in packed.order:
@@ -153,9 +152,9 @@ class TorchBackend(Backend):
 
 
 class TorchHead(HeadBackend):
-    """An EAGLE-3 head computed by torch; ``sample`` draws its tokens."""
+    """An EAGLE-3 or MTP head computed by torch; ``sample`` draws its tokens."""
 
-    def __init__(self, model: Eagle3Head, sample: Sample) -> None:
+    def __init__(self, model: Eagle3Head | MTPHead, sample: Sample) -> None:
         self.model, self._sample = model, sample
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:

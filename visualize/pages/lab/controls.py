@@ -1,8 +1,6 @@
 """The left column: what the engine is asked to do. The toggles are always in view."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +8,8 @@ import gradio as gr
 from gradio.events import Dependency
 
 from lab.models.chat_template import thinking_switch
-from lab.registry import EMBEDDED, Pair
-from lab.settings import SETTINGS
+from lab.registry import EMBEDDED, LISTED, Pair
+from lab.settings import DRAFTERS, SETTINGS
 from visualize.example_prompts import examples, listed
 from visualize.forms import Widgets
 from visualize.gradio_events import LATEST, QUIET
@@ -70,7 +68,7 @@ class Controls:
 
 def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     """Lay the controls out. Their values, limits and choices are those of ``form``, with these model ``pairs``."""
-    widgets = Widgets(form)
+    widgets = Widgets(form.with_options(speculative=drafters(form["pair"].default)))
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
         widgets.add("system", "messages")
@@ -95,7 +93,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
     def about_models(*values: Any) -> list[Any]:
-        settings = to_settings(values)
+        settings = Settings.of(values)
         template = conversation.template_of(settings, pairs, own)
         talks = conversation.talks(settings, template)
         said = badge(settings.pair, pairs, settings.prompt, talks=talks, templated=bool(template))
@@ -107,7 +105,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     gr.on([inputs[name].change for name in TOLD], **about, **LATEST)
 
     def with_prefixes(*values: Any) -> Any:
-        settings = to_settings(values)
+        settings = Settings.of(values)
         talks = conversation.talks(settings, conversation.template_of(settings, pairs, own))
         return True if talks and settings.paged else gr.skip()
 
@@ -153,11 +151,6 @@ def recordings() -> gr.Dropdown:
     return listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
 
 
-def to_settings(values: Sequence[Any]) -> Settings:
-    """The settings from the controls' values; the seed is None if it was emptied."""
-    return Settings(**FORM.from_controls(values))
-
-
 def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Effect of a switch on the other controls.
 
@@ -181,10 +174,19 @@ def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[
             updates[name]["visible"] = "hidden" if missing else True
     for name in out.keys() | put_out.keys():
         updates[name]["value"] = getattr(settings, name)
+    offered = drafters(settings.pair, settings.speculative)
+    updates["speculative"]["choices"] = [(text, value) for value, text in offered.items()]
     label = FORM["num_speculative_tokens"].label
     most = settings.adaptive_window and settings.speculative != "off"
     updates["num_speculative_tokens"]["label"] = f"Max {label[0].lower()}{label[1:]}" if most else label
     return updates, {name: getattr(wanted, name) for name in out}
+
+
+def drafters(pair: str, chosen: str = "") -> dict[str, str]:
+    """The drafters to choose from with a pair, and that which is ``chosen``. An MTP head comes with its model, and none
+    with those that the lab knows."""
+    without = {"mtp"} - {chosen} if pair in EMBEDDED or pair in LISTED else set()
+    return {name: text for name, text in DRAFTERS.items() if name not in without}
 
 
 def _info(name: str, settings: Settings) -> str:
@@ -204,12 +206,12 @@ def show(settings: Settings) -> list[Any]:
 
 def _settled(*values: Any) -> list[Any]:
     """As ``show``, of the dependent controls only: the others may have been changed since."""
-    put_out, *updates = show(to_settings(values))
+    put_out, *updates = show(Settings.of(values))
     shown = dict(zip(FORM.names, updates, strict=True))
     return [put_out, *(shown[name] for name in DEPENDENT)]
 
 
 def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
-    updates, put_out = follow(to_settings(values), put_out)
+    updates, put_out = follow(Settings.of(values), put_out)
     return [put_out, *(updates[name] for name in DEPENDENT)]

@@ -29,6 +29,7 @@ from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.lessons import lesson_view as sheet
 from visualize.pages.lessons import observation
 from visualize.pages.lessons.answer_key import Answers
+from visualize.pages.lessons.figure import figure, figure_setup
 from visualize.pages.lessons.learner import (
     MOST_CHARACTERS,
     MOST_OF_RUNS,
@@ -79,6 +80,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
             progress = component("pages/lessons/course", setup | {"teaching": "instructor"}, elem_id="course")
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
+            drawn = component("pages/lessons/figure", figure_setup(), elem_id="figure")
             asked = component("pages/lessons/question", sheet.PREDICT, elem_id="predict")
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
@@ -97,7 +99,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     tried.submit(actions.change, [at, learner, careful], [learner, progress, tried], **REPEATED)
     answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
     halt.click(actions.stop, queue=False, **REPEATED)
-    everything = [at, introduction, *shown, observed, player]
+    everything = [at, introduction, drawn, *shown, observed, player]
     ready(pages.load(actions.opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
     pages.unload(actions.leave)
 
@@ -118,7 +120,13 @@ class _Actions:
         lesson = course()[number]
         learner = restored(lesson, kept)
         look = self._observed(request, lesson, learner, remembered(lesson, learner, runs))
-        return [number, sheet.introduction(lesson), *_shown(lesson, learner, keep=False), *look]
+        return [
+            number,
+            sheet.introduction(lesson),
+            as_line(figure(lesson)),
+            *_shown(lesson, learner, keep=False),
+            *look,
+        ]
 
     def _observed(
         self, request: gr.Request, lesson: Lesson, learner: Learner, seen: LessonViews | None, fresh: bool = False

@@ -1,7 +1,5 @@
 """The Memory page's answer as JSON for its script: numbers, the formula with the numbers in it, charts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
