@@ -91,7 +91,7 @@ class Deployment:
 
     def kept(self, tokens: int) -> float:
         """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers: of one with a sliding window
-        those within it. (vLLM frees blocks that slid out; this lab keeps them.)"""
+        those within it, as a paged cache frees blocks that slid out."""
         return self._over_layers(lambda window: min(tokens, window or tokens))
 
     @property

@@ -70,7 +70,7 @@ class RecurrentLayers:
     """
 
     def __init__(self, layers: dict[int, nn.Module], width: int) -> None:
-        """``width``: of what goes into a layer."""
+        """``width``: of the hidden states that go through the layers."""
         self.rollback: Rollback | None = None
         self._layers, self._width = layers, width
         for module in layers.values():
@@ -148,8 +148,8 @@ class RecurrentLayers:
         """Let the layers alone compute ``count`` tokens of no text."""
         state.begin(count, uncertain, rollback)
         for index, layer in self._layers.items():
-            some = next(part for part in layer.modules() if isinstance(part, nn.Linear)).weight
-            inputs = some.new_full((1, count, self._width), 0.01)
+            linear = next(part for part in layer.modules() if isinstance(part, nn.Linear))
+            inputs = linear.weight.new_full((1, count, self._width), 0.01)
             state.run(index, inputs, self._compute)
 
     def _compute(self, layer: int, inputs: torch.Tensor, state: LayerState | None) -> torch.Tensor:

@@ -24,7 +24,7 @@ from tests.models.test_numerical_check import random_model
 DELTA = {
     "num_hidden_layers": 5,
     "head_dim": 16,
-    "linear_num_value_heads": 4,
+    "linear_num_value_heads": 6,  # so that they are wider than the hidden states, as in Qwen3.5 27B
     "linear_num_key_heads": 2,
     "linear_key_head_dim": 16,
     "linear_value_head_dim": 16,

@@ -6,7 +6,7 @@ from typing import Any
 from lab.errors import ConfigError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
-from lab.memory.model_memory import ModelInfo, deployment_notices
+from lab.memory.model_memory import ModelInfo, deployment_notices, kept_by_layers
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
 from visualize.charts import memory_charts as memory
@@ -25,6 +25,7 @@ def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
     return {
         "about": about(model),
         "notice": " ".join(deployment_notices(model, chosen, size)),
+        "kept": " ".join(kept_by_layers(model, size)),
         "source": f"Numbers of {model.name}: {model.source}.",
         "readouts": readouts(chosen, batch),
         "formula": formula(chosen, batch),
