@@ -4,30 +4,25 @@ its models, which output a script."""
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections import defaultdict
 from dataclasses import replace
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab import EngineConfig, Run, SamplingParams
+from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.fused_layer import FusedLayer
 from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench.gpu import kernels_alone, large, pair, session
-from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, time_prefill
+from lab.bench.gpu import kernels_alone, large, pair
+from lab.bench.gpu.large import PROMPT_TOKENS, time_prefill
 from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
-from lab.bench.gpu.session import PARTS, RECORDING, run_gpu, run_part
+from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.output import format_record, spread
+from lab.bench.output import format_record
 from lab.engine.adaptive_window import tokens_per_round
 from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.storage import bytes_per_token
@@ -60,35 +55,24 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     monkeypatch.setattr(kernels_alone, "ROWS", (1,))
     monkeypatch.setattr(kernels_alone, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
-    run_part("3", sheet := Sheet(), **PART)
+    kernels_alone.run_attention(sheet := Sheet(), device=CPU, dtype=torch.float32, small=True)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
     assert "off by" in sheet.result["failures"]["64 tokens x 1, int8 paged"]
     assert sheet.result["products"] == []
     assert len([what for what in sheet.result["failures"] if what.startswith("tiny: ")]) == 4
-    monkeypatch.setattr(kernels_alone, "time_products", lambda *how: None)
-    late = Sheet(until=time.time())
-    kernels_alone.run_attention(late, device=CPU, dtype=torch.float32, small=True)
-    assert late.result["cases"] == []
-    assert late.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
 
 
 @interpreted
 @pytest.mark.slow
 def test_every_part_measures(tmp_path, monkeypatch):
-    def here(name, out, until, options, report):
-        """Runs a part in this process."""
-        run_part(name, Sheet(out.with_name("sheet"), until), **options)
-        return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
-
     monkeypatch.setattr(kernels_alone, "ROWS", (1, 5))
-    monkeypatch.setattr(session, "apart", here)
-    out, folder = tmp_path / "gpu.json", tmp_path / "runs"
-    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
+    out = tmp_path / "gpu.json"
+    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True)
     result = json.loads(out.read_text("utf-8"))
     one, two, three, four = (entry["result"] for entry in result["parts"].values())
-    for entry in (*result["parts"].values(), result["recorded"]):
+    for entry in result["parts"].values():
         assert "failure" not in entry
-        assert not {"failures", "left_out"} & set(entry["result"])
+        assert "failures" not in entry["result"]
     assert result["machine"]["torch"] == torch.__version__
 
     assert {"cache", "transformers generate", "transformers assisted generation"} <= set(one["rows"])
@@ -120,9 +104,6 @@ def test_every_part_measures(tmp_path, monkeypatch):
     assert rows["paged"]["blocks"] < rows["paged INT8"]["blocks"]
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
-    assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
-    assert all(Run.load(path).reason for path in folder.iterdir())
-
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the bench itself runs this there")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
@@ -131,7 +112,7 @@ def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_s
     lab, rows = captured_engine(monkeypatch), {}
     monkeypatch.setattr(pair, "load_engine", lambda **how: lab)
     monkeypatch.setattr(pair, "PROMPTS", ("Once",))
-    monkeypatch.setattr(pair, "time_rows", lambda sheet, engine, into, found, *how, **more: rows.update(found))
+    monkeypatch.setattr(pair, "time_rows", lambda engine, found, *how: rows.update(found) or [])
     sheet = Sheet()
     pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
     assert "failures" not in sheet.result
@@ -143,50 +124,6 @@ def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_s
         assert rows[name]("Once") == 6
         ahead[name] = bool(launched)
     assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
-
-
-def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
-    """A round is started only if it leaves time for what follows; a row that fails is not run again; one with too
-    little time to compile is left out, and ratios do not wait for it."""
-    calls, prompts = [], defaultdict(list)
-
-    def row(name):
-        def generate(prompt):
-            calls.append(name)
-            prompts[name].append(prompt)
-            if name == "broken":
-                raise ValueError(name)
-            time.sleep(0.01)
-            return 10
-
-        return generate
-
-    rows = {name: row(name) for name in ("a", "broken", "b")}
-    lab = scripted_pair(0.5)
-    sheet = Sheet(tmp_path / "sheet", until=time.time() + 50)
-    pair.time_rows(sheet, lab, "rows", rows, ("one", "two"), 3, reserve=10)
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {"a": 3, "b": 3}
-    assert calls[:5] == ["a", "a", "broken", "b", "b"]
-    assert calls.count("broken") == 1
-    assert prompts["a"] == ["one", "one", "two", "one"]  # to warm up, then each round the next
-    pair.time_rows(sheet, lab, "static", rows, ("one",), 3, reserve=49.99)
-    assert {name: found["samples"] for name, found in sheet.result["static"].items()} == {"a": 1, "b": 1}
-    assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
-
-    ours, theirs = pair.RATIOS[0]
-    sheet = Sheet(until=time.time() + 50)
-
-    def last(prompt):
-        assert list(sheet.result["ratios"]) == [f"{ours} / {theirs}"]
-        return 10
-
-    rows = {ours: row("a"), theirs: row("b"), "slow": None, "last": last}
-    pair.time_rows(sheet, lab, "rows", rows, ("one",), 2, reserve=1, needed={"slow": 60, "last": 1})
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {ours: 2, theirs: 2, "last": 2}
-    assert [line.partition(" (")[0] for line in sheet.result["left_out"]] == ["slow"]
-    assert "failures" not in sheet.result
-    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
-    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
 
 
 @interpreted
@@ -236,92 +173,43 @@ def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
     monkeypatch.setattr(Scripted, "forward", spied)
     decode(EngineConfig())
     sheet = Sheet()
-    speculation = Speculation(sheet, lab, lab.target.script, EngineConfig(), (1,), decode)
-    speculation.warm_up(80)
+    drafted = {1: EngineConfig(speculative="draft", num_speculative_tokens=1)}
+    large.warm_up(lab, lab.target.script, drafted, 80, decode)
     now = "measured"
-    assert speculation.measure(reserve=0)
+    monkeypatch.setattr(large, "PASSES", 1)
+    large.time_speculation(sheet, lab, lab.target.script, EngineConfig(), drafted, decode)
     assert shapes["measured"] <= shapes["warm"]
     assert decoded == [0, 1, 0, 1, 1, 1]
     row = sheet.result["speculation"][0]
     assert row["expected_tokens_per_round"] == tokens_per_round(0.5, 1)
     assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
     assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
-    assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
 
 
 # -- the session -----------------------------------------------------------------------------
 
-WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({} | {{'pid': os.getpid()}}));"
-ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 
-
-@pytest.mark.slow
-def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
-    faults = {
-        "1": WRITES.format(ROWS) + "os.abort()",
-        "2": "raise SystemExit(3)",
-        "3": WRITES.format({"result": {"cases": [CASE]}}) + "time.sleep(60)",
-        "4": WRITES.format({"result": {"rows": {}}, "done": 1}),
-        RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
-    }
-    monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for number, seconds in {1: 20, 2: 0, 3: -17, 4: 20}.items():  # part 3 has the time the others leave
-        monkeypatch.setitem(PARTS, number, PARTS[number]._replace(seconds=seconds))
-    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
-    out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
-    out.parent.mkdir()
-    (out.parent / "gpu.json.part-2").write_text('{"result": {"rows": {"left": 1}}, "done": true}')  # an earlier bench's
-    table = format_record(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path))
-    assert time.perf_counter() - began < 50
-    result = json.loads(out.read_text("utf-8"))
-    parts = result["parts"]
-    assert parts["1"]["failure"] == "its process ended with SIGABRT"
-    assert parts["2"] == parts["2"] | {"failure": "its process ended with 3", "result": {}}
-    assert parts["3"]["failure"].startswith("stopped after")
-    assert not psutil.pid_exists(parts["3"]["pid"])
-    assert "failure" not in parts["4"]
-    assert result["recorded"]["failure"] == "its process ended with 0"
-    assert result["machine"] == {"accelerator": "a GPU"}
-    words = ("a GPU", "parts, 1, result, rows", "123", "SIGABRT", " 77\n", "stopped after")
-    assert [one for one in words if one not in table] == []
-    assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
-
-
-def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
-    """Its command line is run in this process, without the exit."""
-    monkeypatch.setattr(session.os, "_exit", lambda code: None)
-    monkeypatch.setattr(session.gc, "freeze", lambda: None)
-    python, how, module, *reported = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
-    assert (python, how, module) == (sys.executable, "-m", session.__name__)
-    session.main(*reported)
-    entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
-    assert "nowhere" in entry["failure"]
-    assert "Traceback" in entry["traceback"]
-    left = []
-    monkeypatch.setattr(session, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
-    session.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
-    assert left[0] < 0, "its time was over in 1970"
-
-
-def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
+def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path, monkeypatch):
     def broken(sheet, **options):
-        assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
+        assert json.loads(out.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
         with sheet.attempt("one row"):
-            sheet.result["rows"] = {"another": {"median": 5.0}}
+            sheet.result["rows"] = {"another": {"median": 123.0}}
             raise ValueError("no such luck")
-        assert sheet.has_time(0, "what there is time for")
-        assert not sheet.has_time(1e9, "the rest")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setitem(PARTS, 3, PARTS[3]._replace(run=broken))
-    path = tmp_path / "sheet"
-    run_part("3", Sheet(path, until=time.time() + 50), **PART)
-    entry = json.loads(path.read_text("utf-8"))
-    assert entry["failure"].startswith("RuntimeError: CUDA error")
-    assert entry["done"], "it ended by itself"
-    assert entry["result"]["rows"] == {"another": {"median": 5.0}}
-    assert entry["result"]["failures"] == {"one row": "ValueError: no such luck"}
-    assert entry["result"]["left_out"][0].startswith("the rest (")
+    monkeypatch.setitem(PARTS, 4, PARTS[4]._replace(run=lambda sheet, **options: sheet.result.update(rows=[CASE])))
+    out, said = tmp_path / "gpu.json", []
+    table = format_record(run_gpu([3, 4], out, said.append, device="cpu", small=True))
+    three, four = json.loads(out.read_text("utf-8"))["parts"].values()
+    assert three["failure"].startswith("RuntimeError: CUDA error")
+    assert three["result"] == {
+        "rows": {"another": {"median": 123.0}},
+        "failures": {"one row": "ValueError: no such luck"},
+    }
+    assert (four["result"]["rows"], "failure" in four) == ([CASE], False)
+    assert "  one row failed: ValueError: no such luck" in said
+    assert [one for one in ("123", "illegal memory", " 77\n") if one not in table] == []
 
 
 # -- scripted models -------------------------------------------------------------------------

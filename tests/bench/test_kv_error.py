@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lab import LabError
-from lab.bench import quality_bench as kv_error
-from lab.bench.quality_bench import run_kv
+from lab.bench import kv_bench as kv_error
+from lab.bench.kv_bench import run_kv
 from lab.config import EngineConfig
 from lab.kv_cache.storage import FORMATS, KVStorage
 from lab.measure.score import kv_errors, log_probabilities, storing_squares

@@ -115,7 +115,7 @@ def test_line_charts_have_axes_and_a_limited_number_of_series():
     line = Series("line", tuple(map(float, range(30))), tuple(map(float, range(30))))
     columns, layout = figures.columns(ClaimChart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
     assert columns[0]["mode"] == "lines"
-    assert columns[len(figures.LINES)]["name"] == "line"
+    assert columns[figures.LINES]["name"] == "line"
     assert layout["yaxis.type"] == "log"
     assert "xaxis.type" not in layout
     assert layout["xaxis.title"]["text"] == "tokens"

@@ -27,7 +27,7 @@ from tests.visualize.test_takeaway import contradictory
 from visualize import recorded_results as replays
 from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST, write
-from visualize.export.runs import POOL, PRESETS, Recording, read_files
+from visualize.export.runs import PRESETS, Recording, read_files
 from visualize.export.site import QUICK, Terminal, Wanted, make
 from visualize.format_numbers import three
 from visualize.recorded_results import run_files
@@ -267,7 +267,7 @@ def test_every_run_of_a_whole_site_can_be_made() -> None:
     recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, reported.append)
     assert [one.name for one in recordings] == list(PRESETS)
     pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
-    assert pools == dict.fromkeys(PRESETS, POOL) | {"no-cache": None}
+    assert pools == dict.fromkeys(PRESETS, 32) | {"no-cache": None}
     assert {line.partition(", run ")[0] for line in reported} == {preset.title for preset in PRESETS.values()}
 
 
