@@ -4,24 +4,20 @@ its models, which output a script."""
 from __future__ import annotations
 
 import json
-import sys
-import time
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab import EngineConfig, Run, SamplingParams
+from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
-from lab.bench.gpu import kernels_alone, session
+from lab.bench.gpu import kernels_alone
 from lab.bench.gpu.large import PROMPT_TOKENS
 from lab.bench.gpu.random_models import TINY_TARGET, Scripted, draft_script, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
-from lab.bench.gpu.session import PARTS, RECORDING, run_gpu, run_part
+from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.gpu.sheet import Sheet
 from lab.bench.output import format_record
 from lab.kv_cache.storage import bytes_per_token
@@ -32,7 +28,6 @@ from tests.captured import Again, pretend_to_capture
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
-PART = {"device": "cpu", "dtype": "auto", "small": True}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
@@ -54,35 +49,24 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     monkeypatch.setattr(kernels_alone, "ROWS", (1,))
     monkeypatch.setattr(kernels_alone, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
-    run_part("3", sheet := Sheet(), **PART)
+    kernels_alone.run_attention(sheet := Sheet(), device=CPU, dtype=torch.float32, small=True)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
     assert "off by" in sheet.result["failures"]["64 tokens x 1, int8 paged"]
     assert sheet.result["products"] == []
     assert len([what for what in sheet.result["failures"] if what.startswith("tiny: ")]) == 4
-    monkeypatch.setattr(kernels_alone, "time_products", lambda *how: None)
-    late = Sheet(until=time.time())
-    kernels_alone.run_attention(late, device=CPU, dtype=torch.float32, small=True)
-    assert late.result["cases"] == []
-    assert late.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
 
 
 @interpreted
 @pytest.mark.slow
 def test_every_part_measures(tmp_path, monkeypatch):
-    def here(name, out, until, options, report):
-        """Runs a part in this process."""
-        run_part(name, Sheet(out.with_name("sheet"), until), **options)
-        return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
-
     monkeypatch.setattr(kernels_alone, "ROWS", (1, 5))
-    monkeypatch.setattr(session, "apart", here)
-    out, folder = tmp_path / "gpu.json", tmp_path / "runs"
-    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
+    out = tmp_path / "gpu.json"
+    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True)
     result = json.loads(out.read_text("utf-8"))
     one, two, three, four = (entry["result"] for entry in result["parts"].values())
-    for entry in (*result["parts"].values(), result["recorded"]):
+    for entry in result["parts"].values():
         assert "failure" not in entry
-        assert not {"failures", "left_out"} & set(entry["result"])
+        assert "failures" not in entry["result"]
     assert result["machine"]["torch"] == torch.__version__
 
     assert {"cache", "transformers generate", "transformers assisted generation"} <= set(one["rows"])
@@ -114,67 +98,31 @@ def test_every_part_measures(tmp_path, monkeypatch):
     assert rows["paged"]["blocks"] < rows["paged INT8"]["blocks"]
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
-    assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
-    assert all(Run.load(path).reason for path in folder.iterdir())
-
 
 # -- the session -----------------------------------------------------------------------------
 
-WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({} | {{'pid': os.getpid()}}));"
-ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 
-
-@pytest.mark.slow
-def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
-    faults = {
-        "1": WRITES.format(ROWS) + "os.abort()",
-        "2": "raise SystemExit(3)",
-        "3": WRITES.format({"result": {"cases": [CASE]}}) + "time.sleep(60)",
-        "4": WRITES.format({"result": {"rows": {}}, "done": 1}),
-        RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
-    }
-    monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for number, seconds in {1: 20, 2: 0, 3: -17, 4: 20}.items():  # part 3 has the time the others leave
-        monkeypatch.setitem(PARTS, number, PARTS[number]._replace(seconds=seconds))
-    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
-    out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
-    out.parent.mkdir()
-    (out.parent / "gpu.json.part-2").write_text('{"result": {"rows": {"left": 1}}, "done": true}')  # an earlier bench's
-    table = format_record(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path))
-    assert time.perf_counter() - began < 50
-    result = json.loads(out.read_text("utf-8"))
-    parts = result["parts"]
-    assert parts["1"]["failure"] == "its process ended with SIGABRT"
-    assert parts["2"] == parts["2"] | {"failure": "its process ended with 3", "result": {}}
-    assert parts["3"]["failure"].startswith("stopped after")
-    assert not psutil.pid_exists(parts["3"]["pid"])
-    assert "failure" not in parts["4"]
-    assert result["recorded"]["failure"] == "its process ended with 0"
-    assert result["machine"] == {"accelerator": "a GPU"}
-    words = ("a GPU", "parts, 1, result, rows", "123", "SIGABRT", " 77\n", "stopped after")
-    assert [one for one in words if one not in table] == []
-    assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
-
-
-def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
+def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path, monkeypatch):
     def broken(sheet, **options):
-        assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
+        assert json.loads(out.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
         with sheet.attempt("one row"):
-            sheet.result["rows"] = {"another": {"median": 5.0}}
+            sheet.result["rows"] = {"another": {"median": 123.0}}
             raise ValueError("no such luck")
-        assert sheet.has_time(0, "what there is time for")
-        assert not sheet.has_time(1e9, "the rest")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setitem(PARTS, 3, PARTS[3]._replace(run=broken))
-    path = tmp_path / "sheet"
-    run_part("3", Sheet(path, until=time.time() + 50), **PART)
-    entry = json.loads(path.read_text("utf-8"))
-    assert entry["failure"].startswith("RuntimeError: CUDA error")
-    assert entry["done"], "it ended by itself"
-    assert entry["result"]["rows"] == {"another": {"median": 5.0}}
-    assert entry["result"]["failures"] == {"one row": "ValueError: no such luck"}
-    assert entry["result"]["left_out"][0].startswith("the rest (")
+    monkeypatch.setitem(PARTS, 4, PARTS[4]._replace(run=lambda sheet, **options: sheet.result.update(rows=[CASE])))
+    out, said = tmp_path / "gpu.json", []
+    table = format_record(run_gpu([3, 4], out, said.append, device="cpu", small=True))
+    three, four = json.loads(out.read_text("utf-8"))["parts"].values()
+    assert three["failure"].startswith("RuntimeError: CUDA error")
+    assert three["result"] == {
+        "rows": {"another": {"median": 123.0}},
+        "failures": {"one row": "ValueError: no such luck"},
+    }
+    assert (four["result"]["rows"], "failure" in four) == ([CASE], False)
+    assert "  one row failed: ValueError: no such luck" in said
+    assert [one for one in ("123", "illegal memory", " 77\n") if one not in table] == []
 
 
 # -- scripted models -------------------------------------------------------------------------

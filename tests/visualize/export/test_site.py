@@ -26,7 +26,7 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory
 from visualize.export import claims, index, lessons, runs
 from visualize.export.folder import EVERY, MANIFEST
-from visualize.export.runs import POOL, PRESETS, Recording
+from visualize.export.runs import PRESETS, Recording
 from visualize.export.site import QUICK, Terminal, Wanted, make
 from visualize.format_numbers import three
 from visualize.text import visible
@@ -230,7 +230,7 @@ def test_every_run_of_a_whole_site_can_be_made() -> None:
     recordings = runs.record(lambda pair: Scripted(), PRESETS, 1, reported.append)
     assert [one.name for one in recordings] == list(PRESETS)
     pools = {one.name: one.run.started.config["num_blocks"] for one in recordings}
-    assert pools == dict.fromkeys(PRESETS, POOL) | {"no-cache": None}
+    assert pools == dict.fromkeys(PRESETS, 32) | {"no-cache": None}
     assert {line.partition(", run ")[0] for line in reported} == {preset.title for preset in PRESETS.values()}
 
 
