@@ -1,7 +1,5 @@
 """Decode Lab: starts the page. ``python app.py --help`` lists the options."""
 
-from __future__ import annotations
-
 import gc
 import os
 import secrets

@@ -30,6 +30,8 @@ RETOLD = (
     "'Who goes there?' said the giant. 'It is only I,' said the little goat. 'Who goes there?' said the giant. "
     "'It is only I,' said the second goat. 'Who goes there?'"
 )
+SAID = ("There was a king", "His daughter said", "The next day a fox", "In the end")
+"""What the user says in the turns of a conversation."""
 SYSTEM = "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door."
 
 
@@ -54,6 +56,7 @@ def main() -> None:
     begun = user_requests(5, "tailed", 6, temperature=0.8, seed=7, beginning=SYSTEM)
     shared = EngineConfig(paged=True, block_size=8, num_blocks=32, enable_prefix_caching=True)
     runs["prefixes"] = many(engine, begun, shared, every=3, at_once=3)
+    runs["turns"] = conversation(engine.clone(), shared)
     RECORDED.write_bytes(gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0))
 
 
@@ -68,6 +71,18 @@ def many(
     """The events of each step, each with the number of its sequence."""
     steps = arrivals(engine, requests, config, every=every, max_num_seqs=at_once)
     return [[[entry.owner, to_dict(entry.event)] for entry in step.entries] for step in steps]
+
+
+def conversation(engine: Engine, config: EngineConfig) -> list[list[Any]]:
+    """The same of turns that each send all before them: a turn has two steps, the second with all of its answer."""
+    text, steps = SYSTEM, []
+    for turn, said in enumerate(SAID):
+        run = engine.generate(f"{text}\n{said}", config, SamplingParams(max_tokens=12, temperature=0.0, top_tokens=0))
+        text = f"{text}\n{said}{run.text}"
+        events = [[turn, to_dict(event)] for event in run.events]
+        read = next(i for i, (_, event) in enumerate(events) if event["kind"] == "step_timed")
+        steps += [events[: read + 1], events[read + 1 :]]
+    return steps
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The lab without a page: ``python -m lab run "Once upon a time" --speculative draft``."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

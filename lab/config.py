@@ -4,8 +4,6 @@ Every error that a wrong choice can cause is raised here, or is of a type in ``l
 what would be right.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

@@ -1,7 +1,5 @@
 """Errors that the user can fix, with a message that names the way out."""
 
-from __future__ import annotations
-
 
 class LabError(Exception):
     """An error that the user can fix. The message says what is wrong and what would be right."""

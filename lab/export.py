@@ -3,8 +3,6 @@
 Nothing imports it. It runs ``visualize.export``: the lab as a folder of files that needs no server.
 """
 
-from __future__ import annotations
-
 import signal
 
 if __name__ == "__main__":

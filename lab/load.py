@@ -1,7 +1,5 @@
 """Loads an engine by names: models and tokenizers are found, read, and checked against each other."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

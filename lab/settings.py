@@ -4,8 +4,6 @@ and docs/settings.md (``python -m lab.settings``) are made from these.
 To add one: a field of ``EngineConfig`` or ``SamplingParams`` and its default, an entry here, the code that obeys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -4,8 +4,6 @@ A page reports itself that it is gone (``jobs.tab_heartbeat``). A program that f
 MCP, has only the connection on which it waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -4,8 +4,6 @@ All text of a run reaches a page as text: the template is constant, and everythi
 through ``textContent``.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """From a run in the Lab to the comparison that shows what its settings gain."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from urllib.parse import urlencode
 

@@ -1,7 +1,5 @@
 """Prompts to try."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gradio as gr

@@ -1,7 +1,5 @@
 """Amounts in words: numbers to three digits, and bytes in a suitable unit."""
 
-from __future__ import annotations
-
 
 def byte_unit(size: float) -> tuple[float, str]:
     """The bytes in a unit, and its name: the largest of GB, MB and kB in which ``size`` is at least 1, else kB."""

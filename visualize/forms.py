@@ -1,7 +1,5 @@
 """Parts of pages: inputs, made from the page's settings, and components that a script draws."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

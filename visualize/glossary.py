@@ -1,7 +1,5 @@
 """The glossary, ``docs/glossary.md``: the page that shows it and every tooltip read the same table."""
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

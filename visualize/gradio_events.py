@@ -1,7 +1,5 @@
 """The settings of the pages' events, and what all pages do when they are opened and when a control changes."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Markdown as HTML in which every formula is MathML, for pages without Gradio's own."""
 
-from __future__ import annotations
-
 import html
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """Completion of Gradio's pages: a proxy's path, links with old names, what browsers keep, and the pages' heads."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 own ``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` have the lowest precedence.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import socket

@@ -4,8 +4,6 @@ A page is a route of its own (``gr.Blocks.route``) and not a tab: its address le
 holds only its own inputs, and no page pays for the charts of another.
 """
 
-from __future__ import annotations
-
 import json
 from html import escape
 

@@ -1,7 +1,5 @@
 """The pages: names, addresses, and what there is to see on each."""
 
-from __future__ import annotations
-
 PAGES = {
     "Lab": "./",
     "Compare": "compare",

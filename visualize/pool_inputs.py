@@ -1,19 +1,19 @@
 """The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from lab.config import EngineConfig, gamma_table
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
-from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
+from lab.settings import DRAFTERS, unmet
 from visualize.pages.pool.pool_metrics import PoolWorkload
 from visualize.run_settings import FORM as LAB
-from visualize.run_settings import bounded
-from visualize.url_settings import Form
+from visualize.run_settings import bounded, fields_of
+from visualize.url_settings import form_of
 
 SYSTEM = (
     "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
@@ -22,66 +22,8 @@ SYSTEM = (
     "the old days. She told them slowly, and always in the same words, and this is one of them."
 )
 
-FORM = Form(
-    (
-        Setting("sequences", "Sequences", default=30, bounds=(1, 32)),
-        Setting(
-            "continuations",
-            "Samples per prompt (n)",
-            "If paged, they share the prompt's blocks.",
-            {count: str(count) for count in (1, 2, 4, 8)},
-            default=1,
-        ),
-        Setting("every", "Arrivals", "Steps between arrivals; 0: all at once.", default=2, bounds=(0, 32)),
-        Setting(
-            "lengths",
-            "Output lengths",
-            "Paragraph: generation stops at the end of the paragraph.",
-            {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "Paragraph"},
-            default="tailed",
-        ),
-        Setting("tokens", "Tokens", "Their median; some write four times as many.", default=32, bounds=(8, 256)),
-        Setting(
-            "shared",
-            "Shared system prompt",
-            "Which prompts begin with it.",
-            {0: "None", 1: "All", 4: "Every 4th"},
-            default=1,
-        ),
-        replace(SETTINGS["paged"], default=True),
-        replace(SETTINGS["enable_prefix_caching"], default=True),
-        SETTINGS["eviction"],
-        replace(SETTINGS["num_blocks"], help="", default=192, bounds=(8, 1024), step=1, may_be_empty=False, vllm=""),
-        replace(SETTINGS["block_size"], options={size: str(size) for size in (4, 8, 16, 32)}),
-        Setting(
-            "max_num_seqs",
-            "Max at once",
-            "Sequences in a step; the others wait. vLLM: max_num_seqs.",
-            default=16,
-            bounds=(1, 32),
-        ),
-        replace(SETTINGS["kv_dtype"], help="", vllm=""),
-        replace(
-            SETTINGS["speculative"],
-            options={name: DRAFTERS[name] for name in ("off", "draft", "ngram")},
-            help="",
-            about={},
-            vllm="",
-        ),
-        SETTINGS["num_speculative_tokens"],
-        replace(SETTINGS["num_speculative_tokens_per_batch_size"], vllm=""),
-        replace(SETTINGS["temperature"], default=0.8),
-        replace(SETTINGS["seed"], help="The first sequence's; the others count up.", default=7, may_be_empty=False),
-        replace(
-            SETTINGS["prompt"],
-            name="system",
-            label="System prompt",
-            help="The beginning of these prompts.",
-            default=SYSTEM,
-            max_lines=6,
-        ),
-    )
-)
+_DRAFTERS = {name: DRAFTERS[name] for name in ("off", "draft", "ngram")}
+FORM = form_of("pool", {"speculative": {"options": _DRAFTERS}, "system": {"default": SYSTEM}})
 COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences arrive."""
 
@@ -125,17 +67,8 @@ class PoolInputs(FORM.values_class("PoolValues")):
     def config(self) -> EngineConfig:
         """Raises ConfigError if an input makes no sense."""
         FORM.check(vars(self))
-        return EngineConfig(
-            kv_dtype=self.kv_dtype,
-            paged=self.paged,
-            block_size=self.block_size,
-            num_blocks=self.num_blocks,
-            enable_prefix_caching=self.enable_prefix_caching,
-            eviction=self.eviction,
-            speculative=self.speculative,
-            num_speculative_tokens=self.num_speculative_tokens,
-            num_speculative_tokens_per_batch_size=self.gammas,
-        )
+        per_size = {"num_speculative_tokens_per_batch_size": self.gammas}
+        return EngineConfig(**fields_of(EngineConfig, self) | per_size)
 
     def jobs(self) -> list[PlannedRequest]:
         """Raises PromptError if the system prompt is too long."""
@@ -159,75 +92,8 @@ class PoolPreset(NamedTuple):
     inputs: PoolInputs
 
 
-PRESETS = {
-    "users": PoolPreset(
-        "Thirty users, one system prompt",
-        "The first user computes the system prompt; the rest reuse its blocks. Turn prefix caching off and compare.",
-        PoolInputs(),
-    ),
-    "fits": PoolPreset(
-        "Contiguous or paged: what fits?",
-        "Contiguous reserves the longest length for each. Then switch paged blocks on.",
-        PoolInputs(
-            sequences=24,
-            every=0,
-            lengths="paragraph",
-            tokens=192,
-            shared=0,
-            paged=False,
-            enable_prefix_caching=False,
-            num_blocks=64,
-            max_num_seqs=24,
-        ),
-    ),
-    "dry": PoolPreset(
-        "Too small a pool: preemption",
-        "All begin, then the blocks run out: the newest gives its own back and is computed again.",
-        PoolInputs(
-            sequences=12,
-            every=0,
-            lengths="equal",
-            tokens=96,
-            shared=0,
-            enable_prefix_caching=False,
-            num_blocks=40,
-            max_num_seqs=12,
-        ),
-    ),
-    "forgets": PoolPreset(
-        "Evicted: a cache that forgets",
-        "Others push the system prompt out before it is used again. Then evict the lowest priority.",
-        PoolInputs(sequences=13, every=8, lengths="equal", tokens=64, shared=4, num_blocks=21, max_num_seqs=2),
-    ),
-    "part": PoolPreset(
-        "Eight endings: copy on write",
-        "The prompt's blocks are shared, and the last is copied where they part. Then switch paged blocks off.",
-        PoolInputs(
-            sequences=16,
-            continuations=8,
-            every=24,
-            lengths="equal",
-            tokens=48,
-            shared=0,
-            enable_prefix_caching=False,
-            num_blocks=80,
-        ),
-    ),
-    "load": PoolPreset(
-        "Draft tokens by batch size",
-        "Fewer draft tokens as more requests run: see Requests. Then empty γ by batch size and compare.",
-        PoolInputs(
-            sequences=16,
-            every=4,
-            lengths="equal",
-            tokens=64,
-            shared=0,
-            num_blocks=256,
-            speculative="draft",
-            num_speculative_tokens_per_batch_size="1-2:4 3-6:2 7-32:0",
-        ),
-    ),
-}
+_SCENARIOS = tomllib.loads(Path(__file__).with_name("pool_scenarios.toml").read_text("utf-8"))
+PRESETS = {key: PoolPreset(one["label"], one["about"], PoolInputs(**one["inputs"])) for key, one in _SCENARIOS.items()}
 
 
 def from_link(query: Mapping[str, str]) -> tuple[PoolInputs, list[str]]:
@@ -262,11 +128,6 @@ def in_lab(inputs: PoolInputs) -> str:
         values |= {"num_speculative_tokens": alone} if alone else {"speculative": "off"}
     most = min(first.sampling.max_tokens, int(LAB["max_tokens"].bounds[1]))
     return f"./?{LAB.query(values | {'prompt': first.prompt, 'max_tokens': most})}&run=1"
-
-
-def to_inputs(values: Sequence[Any]) -> PoolInputs:
-    """The inputs that the controls say."""
-    return PoolInputs(**FORM.from_controls(values))
 
 
 def preset_of(inputs: PoolInputs) -> str | None:

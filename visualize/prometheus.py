@@ -5,8 +5,6 @@ that only the Lab has begin with ``decode_lab:``. Like everything else, they are
 engine knows of a run from its turn on, and how long visitors wait for theirs is in two of the Lab's own.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Recorded measurements and runs: where they are, and the command that repeats each."""
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path
@@ -20,7 +18,7 @@ LOGPROBS = KV_ERROR.with_name("logprobs-cpu.json")
 """Written by ``python -m lab.bench logprobs``, for the embedded pair."""
 
 RUNS = DOCS / "runs"
-"""Written by ``python -m lab.bench gpu``, for the embedded pair."""
+"""Of the embedded pair on a GPU, written by ``python -m lab run PROMPT --json``."""
 
 OPENING = DOCS / "opening.json"
 OPENING_POOL = DOCS / "opening-pool.json.gz"

@@ -1,7 +1,5 @@
 """Checks of what is sent to Gradio, before Gradio parses it: sizes, shapes, files, and values that a page offers."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Mapping
@@ -35,7 +33,7 @@ class Refusal(Exception):
         self.status, self.detail = status, visible(detail[:300])
 
     @classmethod
-    def of(cls, error: Mapping[str, Any]) -> Refusal:
+    def of(cls, error: Mapping[str, Any]) -> "Refusal":
         """The same of an error of pydantic's."""
         return cls(422, f"{'.'.join(map(str, error['loc']))}: {error['msg']}.")
 

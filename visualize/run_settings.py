@@ -1,7 +1,5 @@
 """The settings of the Lab's page: what its form starts with, and what becomes of them in the engine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -79,11 +77,11 @@ class Settings(FORM.values_class("LabValues")):
     def engine_config(self, num_blocks: int | None = None) -> EngineConfig:
         """Raises ConfigError if a combination makes no sense."""
         graphs = self.cuda_graphs or not has_gpu()  # without one there is nothing to switch off
-        return EngineConfig(**_fields(EngineConfig, self) | {"num_blocks": num_blocks, "cuda_graphs": graphs})
+        return EngineConfig(**fields_of(EngineConfig, self) | {"num_blocks": num_blocks, "cuda_graphs": graphs})
 
     def sampling(self) -> SamplingParams:
         stops = {"stop": stops_in(self.stop), "stop_token_ids": parse_token_ids(self.stop_token_ids)}
-        return SamplingParams(**_fields(SamplingParams, self) | stops | ALWAYS)
+        return SamplingParams(**fields_of(SamplingParams, self) | stops | ALWAYS)
 
     def asked(self) -> str | list[int]:
         """The prompt as the engine takes it. Raises PromptError and ConfigError: blank, too long, or no token ids."""
@@ -115,7 +113,8 @@ class Settings(FORM.values_class("LabValues")):
         return pair
 
 
-def _fields(kind: type, settings: Settings) -> dict[str, Any]:
+def fields_of(kind: type, settings: Any) -> dict[str, Any]:
+    """Those of a page's ``settings`` that a dataclass has, too."""
     return {name: value for name, value in vars(settings).items() if name in kind.__dataclass_fields__}
 
 

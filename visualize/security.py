@@ -3,8 +3,6 @@
 Whatever is refused is answered with a fitting 4xx status and a sentence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Starts Gradio with the lab's pages, serves until interrupted, and then ends what is under way."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gc

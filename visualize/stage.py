@@ -1,7 +1,5 @@
 """The stage of a run: what the Lab's page, the lessons, a downloaded run and an exported one have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

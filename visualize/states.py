@@ -4,9 +4,9 @@ A state is shown in three ways at once, by colour (Okabe-Ito, which colour-blind
 can tell apart), by glyph and by word, so that losing any one of them loses nothing.
 """
 
-from __future__ import annotations
-
+import tomllib
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -74,67 +74,21 @@ DRAFTER_NAMES = {
 LOSSY = "lossy: typical acceptance, so the text does not follow the target's distribution"
 
 
-def sentences(speculative: str, greedy: bool, rule: str = "standard") -> dict[str, str]:
-    """The hover sentence of each state, which depends on the drafter and on how tokens are chosen and verified.
+_SENTENCES = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text("utf-8"))
 
-    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (of being kept: p / q, at most 1) are filled in where it is shown; also
-    ``{threshold}``, and the place of the last draft token of a ``{block}``.
-    """
+
+def sentences(speculative: str, greedy: bool, rule: str = "standard") -> dict[str, str]:
+    """The hover sentence of each state, which depends on the drafter and on how tokens are chosen and verified, with
+    places for the numbers."""
+    if speculative == "synthetic" or greedy:
+        kind = speculative if speculative == "synthetic" else "greedy"
+    elif rule in ("block", "typical"):
+        kind = rule
+    else:
+        kind = "ngram" if speculative == "ngram" else "standard"
     who = DRAFTER_NAMES[speculative]
     who = who[0].upper() + who[1:]
-    said = {
-        "prompt": "Given in the prompt.",
-        "plain": "Chosen by the target alone: p = {p}.",
-        "bonus": "All draft tokens of the round were accepted, so the same pass gave this token too: p = {p}.",
-        "unjudged": "Proposed after a rejected draft token, so discarded without verification.",
-    }
-    if speculative == "synthetic":
-        return said | {
-            "accepted": f"{who} proposed the target's own token, so it was accepted: p = {{p}}.",
-            "rejected": f"{who} proposed a wrong token on purpose, so it was rejected: p = {{p}}.",
-            "recovered": "The target's own token in place of a wrong one: p = {p}.",
-        }
-    kept, rejected = f"{who} proposed it and the target accepted it", f"{who} proposed it and the target rejected it"
-    if greedy:
-        return said | {
-            "accepted": f"{kept}: it is the target's likeliest token too. p = {{p}}, q = {{q}}.",
-            "rejected": f"{rejected}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
-            "recovered": "The target's likeliest token, in place of a rejected one (vLLM: recovered token): p = {p}.",
-        }
-    proposed = f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}."
-    recovered = "in place of a rejected draft token (vLLM: recovered token): p = {p}."
-    if rule == "block":
-        return said | {
-            "accepted": f"{proposed} The block up to draft token {{block}} passed: the random draw u = {{u}} is below "
-            "its threshold {threshold}. All in it are accepted.",
-            "rejected": f"{proposed} The block up to it failed: the random draw u = {{u}} is not below its threshold "
-            "{threshold}. So did every longer block: rejected.",
-            "recovered": f"Drawn where p times the block's running product exceeds q, {recovered}",
-        }
-    if rule == "typical":
-        threshold = "the threshold min(0.09, 0.3 exp(−H)) = {threshold}"
-        return said | {
-            "accepted": f"{proposed} That is above {threshold}: accepted. This rule is lossy.",
-            "rejected": f"{proposed} That is not above {threshold}: rejected.",
-            "recovered": f"Drawn from p, {recovered}",
-            "unjudged": f"{said['unjudged']} q = {{q}}.",
-        }
-    if speculative == "ngram":
-        return said | {
-            "accepted": f"{who} proposed it as if it were certain (q = 1). Its acceptance probability is p = {{p}}; "
-            "the random draw u = {u} is below that: accepted.",
-            "rejected": f"{who} proposed it as if it were certain (q = 1). Its acceptance probability is p = {{p}}; "
-            "the random draw u = {u} is not below that: rejected.",
-            "recovered": "Drawn from all other tokens, in place of a rejected one (vLLM: recovered token): p = {p}.",
-        }
-    return said | {
-        "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. Its acceptance probability "
-        "is min(1, p / q) = {chance}; the random draw u = {u} is below that: accepted.",
-        "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. Its acceptance "
-        "probability is p / q = {chance}; the random draw u = {u} is not below that: rejected.",
-        "recovered": f"Drawn where p exceeds q, {recovered}",
-        "unjudged": f"{said['unjudged']} q = {{q}}.",
-    }
+    return {state: text.replace("{who}", who) for state, text in (_SENTENCES["all"] | _SENTENCES[kind]).items()}
 
 
 def as_json() -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """A whole HTML page that needs no server: it may load only what is in it or lies beside it."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ On the page it is set with ``textContent`` and needs only ``visible``. Plotly in
 some HTML in hover labels, so text for those passes through ``escaped``.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import unicodedata

@@ -1,7 +1,5 @@
 """The theme and the style sheets: system fonts, one accent, calm surfaces. Nothing is fetched from elsewhere."""
 
-from __future__ import annotations
-
 import gradio as gr
 
 from visualize.assets import head_links, styles

@@ -4,12 +4,13 @@ A value of a link that is not within the bounds of the page's own controls stays
 name that is no setting of this page nor of another: links of one page lead to others.
 """
 
-from __future__ import annotations
-
 import math
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import make_dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -34,13 +35,15 @@ class Form:
     def __getitem__(self, name: str) -> Setting:
         return self.settings[name]
 
-    def with_options(self, **options: Mapping[Any, str]) -> Form:
+    def with_options(self, **options: Mapping[Any, str]) -> "Form":
         """A copy with other options for some settings."""
         return Form(replace(self[name], options=options.get(name, self[name].options)) for name in self.names)
 
     def values_class(self, name: str) -> type:
-        """A frozen dataclass with a field for each setting."""
-        return make_dataclass(name, [(one.name, Any, one.default) for one in self.settings.values()], frozen=True)
+        """A frozen dataclass with a field for each setting, and ``of``, which makes it from the controls' values."""
+        of = classmethod(lambda cls, values: cls(**self.from_controls(values)))
+        fields = [(one.name, Any, one.default) for one in self.settings.values()]
+        return make_dataclass(name, fields, frozen=True, namespace={"of": of})
 
     def read(self, query: Mapping[str, str], source: str = "link") -> tuple[dict[str, Any], list[str]]:
         """The settings that ``query`` names, and what was left out: a sentence per value, and one for unknown names."""
@@ -83,6 +86,31 @@ class Form:
         for name, one in self.settings.items():
             if one.bounds and not (values[name] is None and one.may_be_empty) and not _fits(one, values[name]):
                 raise ConfigError(f"{one.title} must be {one.range}.")
+
+
+_FORMS = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
+_AS = {"options": dict, "bounds": tuple, "needs": tuple}
+
+
+def form_of(page: str, computed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), **others: Form) -> Form:
+    """The form of a page as ``forms.toml`` has it.
+
+    Args:
+        computed: by setting, fields that are worked out.
+        others: forms from which settings are taken, by the names that they have there.
+    """
+    return Form(_setting(given, computed.get(given["name"], {}), others) for given in _FORMS[page])
+
+
+def _setting(given: Mapping[str, Any], computed: Mapping[str, Any], others: Mapping[str, Form]) -> Setting:
+    fields = {name: None if value == "none" else _AS.get(name, _same)(value) for name, value in given.items()}
+    form, _, like = fields.pop("like", "").rpartition(":")
+    known = others[form].settings if form else SETTINGS
+    return replace(known[like], **fields | computed) if like else Setting(**fields | computed)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def as_text(value: Any) -> str:

@@ -1,7 +1,5 @@
 """A workshop: its parts, and the HTTP interface for its pages."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """The one module that builds concrete back ends."""
 
-from __future__ import annotations
-
 import threading
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The one place where a failed kernel falls back to torch, for C and for Triton alike."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,16 +1,14 @@
 """The maintainers' measurements: ``python -m lab.bench NAME``, one for each entry of ``MEASUREMENTS``; and ``gpu``."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import importlib
-import os
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,11 @@ if __name__ == "__main__":
 import torch
 from transformers.utils import logging as transformers_logging
 
-from lab import Engine, LabError, SamplingParams, load_engine
+from lab import Engine, LabError, load_engine
 from lab.backends.cpu.cpu_count import threads
-from lab.bench.gpu.session import PARTS, SECONDS, is_whole, run_gpu
+from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.output import format_record, writable, write
-from lab.claims import CLAIMS
-from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, path
+from lab.cli.arguments import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, path
 from lab.engine.failures import explain
 from lab.models.devices import best_device, resolve_device
 from lab.models.loader import resolve_dtype
@@ -33,14 +30,14 @@ from lab.util.device_memory import is_out_of_memory
 from lab.util.machine_info import describe_machine
 from lab.util.stdio import Output, print_notes, print_utf8
 
-Options = Mapping[str, Mapping[str, Any]]
-"""Arguments of ``add_argument`` by option."""
+Options = Mapping[str, Mapping[str, Any] | int]
+"""By option: arguments of ``add_argument``, as ``measurements.toml`` has them, or the default of a common one."""
 
 
 @dataclass(frozen=True)
 class Measurement:
     """A measurement. In its module is ``run_NAME``, which gives what is recorded beside the models and the options
-    that are numbers, and perhaps ``format_NAME``, which prints it in another way than ``format_record``.
+    that are numbers.
 
     ``run_NAME`` is called with the engine, ``report`` and the options by name. Where there is a ``read_NAME``, it makes
     these of the parsed ones before a model is loaded: it reads files and checks settings.
@@ -50,23 +47,23 @@ class Measurement:
         draft: whether speculation with a draft is measured; another target then needs another draft.
         both: whether a draft that is seldom accepted is measured too: in place of the engine, ``run_NAME`` gets a
             function from "matched" or "mismatched" to one.
-        settings: whether sampling settings are options, too.
     """
 
     module: str
     help: str
-    options: Options = field(default_factory=dict)
+    options: Options
     draft: bool = True
     both: bool = False
-    settings: bool = False
 
 
-def option(metavar: str, text: str, **how: Any) -> dict[str, Any]:
-    return {"metavar": metavar, "help": text, **how}
+DATA = tomllib.loads(Path(__file__).with_name("measurements.toml").read_text("utf-8"))
+COMMON: Options = DATA.pop("common")
+MEASUREMENTS = {name: Measurement(**entry) for name, entry in DATA.items()}
+TYPES = {"path": path, "float": float, "int": int}
 
 
-def number(default: int, text: str, least: int = 1, why: str = "") -> dict[str, Any]:
-    """An option: a whole number of at least ``least``. ``why``: what they are needed for."""
+def whole(least: int, why: str) -> Callable[[str], int]:
+    """A reader of whole numbers of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
         with suppress(ValueError):
@@ -74,131 +71,21 @@ def number(default: int, text: str, least: int = 1, why: str = "") -> dict[str, 
                 return given
         raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
-    return option("N", f"{text} {DEFAULT}", type=read, default=default)
+    return read
 
 
-def tokens(default: int, least: int = 2, why: str = "one token to wait for, one to time") -> Options:
-    return {"--max-tokens": number(default, "tokens of each output.", least, why)}
-
-
-def repeats(default: int) -> Options:
-    return {"--repeats": number(default, "how often each row is measured, in changing order.")}
-
-
-MEASUREMENTS = {
-    "ladder": Measurement(
-        "lab.bench.ladder",
-        "each toggle's effect on speed, against transformers' own generation",
-        {**tokens(128), **repeats(3)},
-    ),
-    "kv": Measurement(
-        "lab.bench.quality_bench",
-        "what each KV format costs in quality and in speed",
-        {
-            **repeats(6),
-            "--text": option("FILE", "text files. Default: the model card's held-out prompts.", type=path, nargs="+"),
-        },
-        draft=False,
-    ),
-    "ab": Measurement(
-        "lab.bench.quality_bench",
-        "two settings over the same prompts: quality and speed",
-        {
-            **tokens(64),
-            **repeats(3),
-            "--a": option("SETTINGS", "what --b is compared with. Default: the engine's own.", default=""),
-            "--b": option("SETTINGS", "like kv_dtype=int8,speculative=draft. Required.", required=True),
-            "--prompts": option("FILE", "a prompt a line. Default: the model card's held-out prompts.", type=path),
-        },
-        draft=False,
-        settings=True,
-    ),
-    "serve": Measurement(
-        "lab.bench.serving",
-        "many requests at once against one after another, in time and in memory",
-        {
-            **repeats(3),
-            "--requests": number(16, "how many there are."),
-            "--seed": number(0, "of their lengths.", least=0),
-        },
-    ),
-    "gammas": Measurement("lab.bench.serving", "gamma by batch size against fixed gammas, batch by batch", repeats(10)),
-    "window": Measurement(
-        "lab.bench.window_sweep", "the adaptive window against fixed ones", {**tokens(96), **repeats(4)}, both=True
-    ),
-    "drafters": Measurement(
-        "lab.bench.drafter_bench",
-        "what the target accepts of each drafter, what a draft token costs, and the speed-up",
-        {**tokens(96), **repeats(2)},
-    ),
-    "verifiers": Measurement(
-        "lab.bench.verifiers",
-        "how many draft tokens each acceptance rule accepts, and what the lossy one changes",
-        {**tokens(128), **repeats(8)},
-    ),
-    "roofline": Measurement(
-        "lab.bench.step_times",
-        "the device's limits, and how near each kind of step comes to them",
-        {**tokens(64, 1, ""), **repeats(5)},
-        draft=False,
-    ),
-    "logprobs": Measurement(
-        "lab.bench.step_times",
-        "what recording the distributions around each verdict, or the likeliest tokens alone, adds to a step",
-        {
-            **tokens(96, 3, "the prefill's, and a round of a draft token and one more"),
-            **repeats(8),
-            "--logprobs": number(5, "likeliest tokens under each distribution."),
-        },
-    ),
-    "claims": Measurement(
-        "lab.claims.report",
-        "the articles' claims, each with its experiment and its verdict",
-        {
-            "--claim": option(
-                "ID", f"of {', '.join(CLAIMS)}. Default: all.", nargs="+", choices=CLAIMS, default=list(CLAIMS)
-            ),
-            "--small": {"action": "store_true", "help": "sizes for a test: seconds, and figures not to be trusted"},
-        },
-        both=True,
-    ),
-    "llama": Measurement(
-        "lab.bench.llama",
-        "the engine against llama.cpp on a CPU, the same weights and threads",
-        {**tokens(128), **repeats(5)},
-        draft=False,
-    ),
-    "vllm": Measurement(
-        "lab.bench.vllm_bench",
-        "against a vLLM server with the same models: the same text, and as many draft tokens accepted",
-        {
-            **tokens(128),
-            "--speculative": {
-                "choices": ("draft", "eagle3"),
-                "default": "draft",
-                "help": f"the drafter that the server has, too. {DEFAULT}",
-            },
-            "--attach": option(
-                "URL", "of the server, like http://127.0.0.1:8000. A key is read from VLLM_API_KEY.", required=True
-            ),
-        },
-    ),
-}
 PART_TITLES = "; ".join(f"{number}: {part.title}" for number, part in PARTS.items())
 GPU_OPTIONS: Options = {
-    "--part": option(
-        "N", f"{PART_TITLES}. Default: all.", type=int, nargs="+", choices=list(PARTS), default=list(PARTS)
-    ),
-    "--device": {"default": best_device(), "help": f"cpu, cuda, cuda:1. {DEFAULT}"},
-    "--dtype": {"default": "auto", "help": f"float32, bfloat16 or float16. {DEFAULT}"},
-    "--out": option(
-        "FILE", f"the record: a file, or an existing folder. {DEFAULT}", type=path, default=Path("runs/bench/gpu.json")
-    ),
-    "--record": option("DIR", "save a few runs there, to be replayed. Default: none.", type=path),
-    "--seconds": number(
-        SECONDS, "the most that all parts and the recording may take together; what there is no time for is left out."
-    ),
-    "--small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
+    "part": {
+        "metavar": "N",
+        "type": "int",
+        "nargs": "+",
+        "choices": list(PARTS),
+        "help": f"{PART_TITLES}. Default: all.",
+    },
+    "device": {"default": best_device(), "help": "cpu, cuda, cuda:1."},
+    "dtype": {"default": "auto", "help": "float32, bfloat16 or float16."},
+    "small": {"action": "store_true", "help": "tiny shapes: to try the bench itself, in seconds on a CPU"},
 }
 
 
@@ -209,25 +96,28 @@ def commands() -> Parser:
     for name, one in MEASUREMENTS.items():
         command = benches.add_parser(name, help=one.help)
         add_pair(command)
-        there = Path(f"runs/bench/{name}.json")
-        command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
-        for option, how in one.options.items():
-            command.add_argument(option, **how)
+        _add_options(command, name, one.options)
         if one.both:
             about = "a draft that is seldom accepted: a folder or hub id. Default: the embedded one."
             command.add_argument("--mismatched", metavar="DRAFT", help=about)
-        if one.settings:
-            add_settings(
-                command,
-                SamplingParams,
-                without=("max_tokens", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs"),
-            )
-        command.set_defaults(fail=command.error)
-    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
-    for option, how in GPU_OPTIONS.items():
-        gpu.add_argument(option, **how)
-    gpu.set_defaults(fail=gpu.error)
+    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in some eight minutes")
+    _add_options(gpu, "gpu", GPU_OPTIONS)
     return parser
+
+
+def _add_options(command: argparse.ArgumentParser, name: str, options: Options) -> None:
+    there = Path(f"runs/bench/{name}.json")
+    command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
+    for option, given in options.items():
+        how = {**COMMON.get(option, {}), **({"default": given} if isinstance(given, int) else given)}
+        if "least" in how:
+            how |= {"metavar": "N", "type": whole(how.pop("least"), how.pop("why", ""))}
+        elif "type" in how:
+            how["type"] = TYPES[how["type"]]
+        if how.get("default", "") != "":
+            how["help"] += f" {DEFAULT}"
+        command.add_argument(f"--{option}", **how)
+    command.set_defaults(fail=command.error)
 
 
 def main() -> int:
@@ -245,9 +135,6 @@ def main() -> int:
         transformers_logging.disable_progress_bar()
     torch.set_num_threads(threads())  # as many for all that is compared
     output, gpu = Output(), args.bench == "gpu"
-    if gpu:
-        args.out = args.out / "gpu.json" if os.path.isdir(args.out) else args.out
-        older = _modified(args.out)
     try:
         whole = (_measure_gpu if gpu else _measure)(args, output.say)
     except LabError as error:
@@ -257,8 +144,7 @@ def main() -> int:
             raise
         args.fail(explain(error))
     except KeyboardInterrupt:
-        over = gpu and _modified(args.out) not in (None, older)
-        rest = f"The parts that were done are in {args.out}." if over else "Nothing is written."
+        rest = f"What was measured is in {args.json}." if gpu else "Nothing is written."
         print_notes([f"{parser.prog} {args.bench}: interrupted before the end. {rest}"])
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):
@@ -268,21 +154,15 @@ def main() -> int:
     return 0 if whole else 1
 
 
-def _modified(path: Path) -> int | None:
-    """Time of modification, in nanoseconds. None: there is no such file."""
-    return path.stat().st_mtime_ns if os.path.exists(path) else None  # Path's own raises where a name is too long
-
-
 def _measure_gpu(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     """True if all of it was measured. Raises LabError."""
     resolve_dtype(args.dtype, resolve_device(args.device))
-    if args.record and os.path.isfile(args.record):
-        raise LabError(f"{args.record} is a file. Name a folder for the runs.")
-    where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
-    with writable(args.out):
-        result = run_gpu(args.part, args.out, report, small=args.small, seconds=args.seconds, **where)
-    report(f"\n{format_record(result)}\n\nwritten to {args.out}")
-    return is_whole(result)
+    with writable(args.json):
+        result = run_gpu(
+            args.part or list(PARTS), args.json, report, device=args.device, dtype=args.dtype, small=args.small
+        )
+    report(f"\n{format_record(result)}\n\nwritten to {args.json}")
+    return not any("failure" in entry for entry in result["parts"].values())
 
 
 def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
@@ -292,7 +172,7 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
     name, one = args.bench, MEASUREMENTS[args.bench]
     module = importlib.import_module(one.module)
     with writable(args.json):
-        given = {dest: getattr(args, dest) for dest in (flag[2:].replace("-", "_") for flag in one.options)}
+        given = {dest: getattr(args, dest) for dest in (option.replace("-", "_") for option in one.options)}
         options = read(args) if (read := getattr(module, f"read_{name}", None)) else given
         if one.draft and args.target and not args.draft:
             raise LabError("this bench measures speculation with a draft: name a --draft too")
@@ -303,8 +183,7 @@ def _measure(args: argparse.Namespace, report: Callable[[str], None]) -> bool:
         record = {"bench": name, "machine": describe_machine(device), "fell_back": fell_back, "dtype": engine.dtype}
         record |= {"target": engine.target.name, "draft": engine.draft.name if engine.draft else None}
         record |= {dest: value for dest, value in given.items() if type(value) is int} | result
-        shown = getattr(module, f"format_{name}", format_record)(record)
-        report(f"\n{shown}\n")  # first, because writing the file may fail
+        report(f"\n{format_record(record)}\n")  # first, because writing the file may fail
         write(args.json, record)
     report(f"written to {args.json}")
     return True

@@ -4,8 +4,6 @@ All continue the beginnings of the same texts, which the embedded models have no
 without drafts.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, get_args, get_type_hints

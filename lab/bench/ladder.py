@@ -7,8 +7,6 @@ The ladder itself is greedy, and a small model that decodes greedily soon repeat
 speculation is also timed on the beginnings of texts that the embedded pair has not seen, greedily and with sampling.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

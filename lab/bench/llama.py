@@ -5,8 +5,6 @@ prompt in one batch, then token by token, greedily. Unlike the engine, it neithe
 events. Its cache holds float16, its default.
 """
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A measurement's record and tables. The file is checked before the measurement begins."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ All requests of a measurement arrive at the same moment, so TTFT includes waitin
 engine with the same weights: no cache carries over. Rows take turns; figures are medians over the repeats.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import time

@@ -2,8 +2,6 @@
 verdict recorded (``logprobs``). Steps are taken from runs of the engine itself; rows take turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 from collections.abc import Callable, Sequence

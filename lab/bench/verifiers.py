@@ -4,8 +4,6 @@ Every rule decides about drafts that are drawn from q, and about the draft's lik
 texts that the embedded pair has not seen. At temperature 0 all rules are one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any, get_args

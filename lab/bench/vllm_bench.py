@@ -5,8 +5,6 @@ The two share no code. For each round vLLM reports how many tokens were drafted 
 swap two tokens that are almost equally likely: the texts part there, and the rounds with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -8,8 +8,6 @@ A large window suits the first, a small one the second, none the third. One requ
 of its own, so that the adaptive one knows no costs but those of its own steps. Settings take turns on each request.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Each decides on thousands of draft tokens after one text at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

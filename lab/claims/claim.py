@@ -1,7 +1,5 @@
 """A claim as data: a statement, its source, what is measured here, and the rule that gives the verdict."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

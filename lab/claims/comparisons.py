@@ -1,7 +1,5 @@
 """Runs compared: settings over texts of several lengths, over several kinds of text, and over a load of requests."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,6 +1,5 @@
-"""Counted, not timed: operations of a pass from the model's shape, and sizes of caches from published models."""
-
-from __future__ import annotations
+"""Counted, not timed: operations of a pass from the model's shape, sizes of caches from published models, and what
+follows from an article's numbers by arithmetic."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +9,17 @@ import torch
 
 from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.comparisons import cache_times
+from lab.claims.rule import evaluate
+from lab.claims.speculation import needed_acceptance
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, KVFormat
+from lab.engine.adaptive_window import tokens_per_round
 from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.measure.interval import median_interval
 from lab.measure.scaling_fit import fit_power
+from lab.measure.theory import speedup
 from lab.memory.model_memory import ModelInfo, known_models
 
 HALF = torch.float16
@@ -161,3 +164,23 @@ def format_saving(_: Trial, *, kv_dtype: KVFormat, context: int, factor: float) 
     name = min(ratios, key=ratios.__getitem__)
     values = {"claimed": factor, "numbers": 256 / one.numbers, "scales": one.scales, "least": ratios[name]}
     return Figures(values | {"most": max(ratios.values())}, words={"models": len(models), "name": name})
+
+
+# -- numbers of an article, and what follows from them ------------------------------------------
+
+NAMES = {
+    "speedup": speedup,
+    "needed": needed_acceptance,
+    "tokens_per_round": tokens_per_round,
+    "weights": lambda key: 2 * known_models()[key].parameters,
+    "kv": lambda key: token_bytes(known_models()[key]),
+}
+"""What formulas may call: theorem 3.8 and the acceptance it takes, equation 1, a published model's bytes in 16 bits."""
+
+
+def derived(_: Trial, *, values: Mapping[str, float], formulas: Mapping[str, str]) -> Figures:
+    """``values`` as claimed, and ``formulas`` over them and the formulas before, as in rules."""
+    found = dict(values)
+    for key, formula in formulas.items():
+        found[key] = evaluate(formula, NAMES | found)
+    return Figures(found)

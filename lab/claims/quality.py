@@ -1,7 +1,5 @@
 """Quality of an altered cache: INT8 keys and values, and fewer KV heads by a line of configuration."""
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterator

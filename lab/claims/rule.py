@@ -4,8 +4,6 @@ The expressions are Python's, from ``claims.toml``, a file of this package. They
 numbers whose keys begin alike as a ``ValueGroup``, the rule's own groups and names, and ``FUNCTIONS``.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Speculation in several kinds of text: acceptance, tokens per pass, speed-up, and what promises take."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A series of experiments: their engine, their size, a way to be stopped, and turns for others in between."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping

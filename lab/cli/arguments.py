@@ -3,8 +3,6 @@
 Names, types, defaults and descriptions are written once, in the settings' own classes: options are made from them.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Collection

@@ -1,8 +1,6 @@
 """The commands of ``python -m lab``: ``run`` decodes one prompt, ``chat`` answers messages, ``compare`` decodes with
 several settings in turn, and ``fit`` says what a model and its cache take on a GPU."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -25,7 +23,7 @@ from lab.measure import comparison
 from lab.measure.difference import OTHER_DRAWS, draws, first_differences
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import MODELS, device_bytes
-from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, known_models
+from lab.memory.model_memory import ModelInfo, deployment_notices, find_model, kept_by_layers, known_models
 from lab.models.chat_template import Chat, answer
 from lab.models.loader import refuse_absent
 from lab.models.state_head import HEADS
@@ -210,7 +208,8 @@ def fit(options: Namespace) -> int:
         f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
         f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
     )
-    print_notes(deployment_notices(model, deployment, lambda count: f"{count:,} B"))
+    size = "{:,} B".format
+    print_notes([*kept_by_layers(model, size), *deployment_notices(model, deployment, size)])
     return 0
 
 

@@ -1,7 +1,5 @@
 """Results for programs: a run, a comparison or a deployment as plain values, ready for JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any

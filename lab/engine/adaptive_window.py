@@ -6,8 +6,6 @@ around them. The adaptive window is the g with the best ratio of the two: Leviat
 constants, Liu et al. (2406.14066, "goodput") and this module from measured times of recent rounds and steps.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import operator

@@ -8,8 +8,6 @@ The slot lies in a block of the sequence. If the sequence turns out to have ende
 freed: whoever takes it writes to a slot before reading it, later on the same device.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

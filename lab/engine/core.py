@@ -7,8 +7,6 @@ accepted. Prefill, plain decoding and verification are the same step with differ
 Lesson 12, all together. (vLLM: EngineCore.)
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 

@@ -1,7 +1,5 @@
 """The cores of an engine: one for each cache setting in use, within one memory budget."""
 
-from __future__ import annotations
-
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator

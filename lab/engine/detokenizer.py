@@ -1,7 +1,5 @@
 """From token ids to text, one token at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 

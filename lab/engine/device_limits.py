@@ -6,8 +6,6 @@ it is a limit; and where a pass beats it, it was no limit (another process had t
 again before the next run. It takes about half a second on a CPU.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

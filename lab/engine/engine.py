@@ -4,8 +4,6 @@
 once. A step belongs to one core and is shared by all of that core's sequences.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Items
@@ -37,7 +35,7 @@ Prompted = str | Items[int] | Chat
 class Request:
     """A request in progress. Iterate it for its events; if several threads do, each event goes to one of them."""
 
-    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+    def __init__(self, engine: "Engine", sequence: Sequence) -> None:
         self._engine = engine
         self._sequence = sequence
 
@@ -126,7 +124,7 @@ class Engine:
         self._cores = EngineCores(backends, self._processor, self._budget, tokenizer, *limits, async_scheduling)
         self._lock = StepLock(self._cores.take_new, self._cores.abort_all)
 
-    def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> Engine:
+    def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> "Engine":
         """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
         return Engine(self._backends, self.tokenizer, max_num_seqs=max_num_seqs, on_event=on_event, **self._options)
 

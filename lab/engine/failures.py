@@ -1,7 +1,5 @@
 """Failures: in sentences for the user, and the sequences that go on without a part that failed."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

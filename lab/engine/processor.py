@@ -1,7 +1,5 @@
 """Turns a prompt into a sequence, or raises an error that says why not."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import threading

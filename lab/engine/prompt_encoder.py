@@ -1,7 +1,5 @@
 """From a prompt (text, token ids or a chat) to what the engine decodes; and from stops to tokens that end a text."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -9,8 +9,6 @@ blocks, and is computed again later (recomputation: Kwon et al., 2309.06180, sec
 Nothing here depends on a model; a step's cost is counted in tokens and blocks. Lesson 7, continuous batching.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import deque
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Lesson 1, decoding one token at a time.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 
@@ -66,7 +64,7 @@ class DraftState:
 
     window: AdaptiveWindow
     num_computed: int = 0
-    oracle: Sequence | None = None
+    oracle: "Sequence | None" = None
 
 
 @dataclass(slots=True)
@@ -123,7 +121,7 @@ class Sequence:
     table: BlockTable | None = None
     prefix_root: Prefix | None = None
     recurrent: bool = False
-    parent: Sequence | None = None
+    parent: "Sequence | None" = None
     reason: StopReason | None = None
     finished: bool = False
     uniforms: torch.Tensor = field(init=False)

@@ -1,7 +1,5 @@
 """Limits of an engine: those of a step's size shrink after a step that ran out of memory."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence as Several
 

@@ -3,8 +3,6 @@
 Ctrl-C meanwhile waits for the end of the step, of which nothing is then half done.
 """
 
-from __future__ import annotations
-
 import _signal  # as Python's own ``signal``, which takes 9 microseconds a step to turn numbers into enums and back
 import threading
 from collections.abc import Callable, Iterator
@@ -87,7 +85,7 @@ class DeferredSigint:
     def __init__(self) -> None:
         self._defers = self._came = self._listens = False
 
-    def __enter__(self) -> DeferredSigint:
+    def __enter__(self) -> "DeferredSigint":
         if (
             threading.current_thread() is threading.main_thread()
             and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler

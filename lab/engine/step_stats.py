@@ -1,7 +1,5 @@
 """The figures of a step: reported to its sequences, and kept as what the next steps will take."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable

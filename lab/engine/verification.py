@@ -3,8 +3,6 @@
 ``Backend.verify`` decides (``lab.backends.torch.rejection_sampler``). Lesson 9, why it is lossless.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from lab.backends.interface import Verification

@@ -5,8 +5,6 @@ every repeat. Each output has the same length: neither the end-of-text token nor
 compares two runs of the same repeat, made soon after one another.
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence

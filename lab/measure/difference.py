@@ -4,8 +4,6 @@ A run records how likely its own token was. To find out how likely the other run
 the target reads the run's text again as the run decoded it (``lab.measure.score``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations

@@ -4,8 +4,6 @@ Prompts are resampled, not tokens: tokens of one text are alike, and counting ea
 as a separate sample would make a figure look more certain than it is.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator
@@ -39,7 +37,7 @@ class Interval:
     low: float | None
     high: float | None
 
-    def map(self, increasing: Callable[[float], float]) -> Interval:
+    def map(self, increasing: Callable[[float], float]) -> "Interval":
         """The same interval on another scale: percentiles move with any increasing function."""
         ends = (None if end is None else float(increasing(end)) for end in (self.low, self.high))
         return Interval(float(increasing(self.value)), *ends)

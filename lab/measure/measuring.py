@@ -1,7 +1,5 @@
 """Timed runs: warmed up, checked, and interleaved, so that a busy machine slows all rows alike."""
 
-from __future__ import annotations
-
 import random
 import statistics
 import threading
@@ -35,7 +33,7 @@ class Spread:
     upper: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> "Spread":
         return cls(*statistics.quantiles(values, n=4, method="inclusive")) if len(values) > 1 else cls(*3 * [*values])
 
 

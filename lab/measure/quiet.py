@@ -1,7 +1,5 @@
 """A gate before anything is timed: one second of plain decoding steps tells whether the machine is quiet."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

@@ -3,8 +3,6 @@
 ``python -m docs.record_reference`` writes one file per machine. Whatever is drawn from it names the machine.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

@@ -4,8 +4,6 @@ A curve is drawn through medians of ten steps each: a single step that something
 What holds up several medians in a row makes its exponent less certain (``worth``).
 """
 
-from __future__ import annotations
-
 import statistics
 import threading
 from collections.abc import Callable, Sequence

@@ -8,8 +8,6 @@ decoding is faster by (1 - a^(gamma + 1)) / ((1 - a)(gamma c + 1)), where c is t
 of a pass of the target (theorem 3.8).
 """
 
-from __future__ import annotations
-
 import heapq
 import statistics
 from collections import Counter
@@ -58,7 +56,7 @@ class Parts:
     other: float
 
     @classmethod
-    def of(cls, timed: Sequence[StepTimed]) -> Parts:
+    def of(cls, timed: Sequence[StepTimed]) -> "Parts":
         rows = [(step.draft_ms, step.verify_ms, step.sample_ms + step.rest_ms) for step in timed]
         return cls(*map(statistics.median, zip(*rows, strict=True)))
 

@@ -1,7 +1,5 @@
 """Many requests at once: throughput, latencies, sequences in flight, and a block pool that is too small for all."""
 
-from __future__ import annotations
-
 import statistics
 import threading
 import time

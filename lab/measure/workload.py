@@ -1,7 +1,5 @@
 """Requests of many users: prompts, and outputs whose lengths have a long tail."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -4,8 +4,6 @@ The cache is laid out as in this lab (``lab.kv_cache``): slots in blocks, a sequ
 may need (contiguous) or allocated as they fill (paged; Kwon et al., 2309.06180).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import torch
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
 from lab.kv_cache.formats import VectorBytes
+from lab.kv_cache.kv_cache import slot_sizes
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
@@ -60,7 +59,7 @@ class Deployment:
     kv_dtype: KVFormat = "auto"
     memory: int
     set_aside: float = 0.1
-    lengths: Lengths
+    lengths: "Lengths"
     block_size: int = 16
     state_bytes: int = 0
 
@@ -88,13 +87,11 @@ class Deployment:
     def token_bytes(self) -> int:
         """Bytes of one token in all layers that keep it: keys, values and scales."""
         shape, layers = self.shape, sum(self.shape.kv_layers.values())
-        return bytes_per_token(
-            self.kv_dtype, layers=layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
-        )
+        return bytes_per_token(self.kv_dtype, layers=layers, **slot_sizes(shape), dtype=self.dtype)
 
     def kept(self, tokens: int) -> float:
         """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers: of one with a sliding window
-        those within it. (vLLM frees blocks that slid out; this lab keeps them.)"""
+        those within it, as a paged cache frees blocks that slid out."""
         return self._over_layers(lambda window: min(tokens, window or tokens))
 
     @property

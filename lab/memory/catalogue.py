@@ -1,7 +1,5 @@
 """GPUs, weight formats and models by name. Needs no torch, so that a command line lists them at once."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -37,10 +35,9 @@ GPU_KEYS = {name.lower().replace(" ", "-"): name for name in GPUS}
 """Their names by those used in links and on command lines, such as "h100-80-gb"."""
 
 PUBLISHED: dict[str, dict] = json.loads((Path(__file__).parent / "models.json").read_text("utf-8"))
-"""Well-known models: those numbers of their published config.json that determine bytes, and their parameters as
-transformers counts them (tied embeddings once; a test counts again). Left out are models whose cache is not the keys
-and values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
-latent attention (DeepSeek V3)."""
+"""Well-known models: those numbers of their published config.json that determine bytes, their parameters as
+transformers counts them (tied embeddings once, heads for speculation and towers for images left out), and the bytes of
+a recurrent state in float32. A test counts both again."""
 OWN = {"stories-target": "stories", "stories-draft": "stories, the draft"}
 """The lab's own pair: titles by names."""
 MODELS = (*PUBLISHED, *OWN)

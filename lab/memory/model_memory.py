@@ -1,7 +1,5 @@
 """Models whose memory can be computed: well-known ones are bundled, any other is read from its configuration."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -45,7 +43,8 @@ def known_models() -> dict[str, ModelInfo]:
     for key, entry in PUBLISHED.items():
         config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
         shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
-        models[key] = ModelInfo(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
+        state, source = entry.get("state_bytes", 0), f"config.json of {hub}"
+        models[key] = ModelInfo(entry["name"], shape, numbers, source, hub, packed, state)
     for key, title in OWN.items():
         folder = key.removeprefix("stories-")
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
@@ -115,6 +114,21 @@ def refuse_other_than_hub_id(where: str) -> None:
     raise ModelLoadError(f"{where[:80]!r} cannot be used as a hub id: {reason}.")
 
 
+def kept_by_layers(model: ModelInfo, size: Callable[[int], str]) -> Iterator[str]:
+    """What other layers than those with full attention keep, in sentences. ``size`` formats bytes for display."""
+    windows, layers = model.shape.kv_layers, model.shape.layers
+    for window in filter(None, windows):
+        yield (
+            f"{windows[window]} of {layers} layers need {counted(window, 'token')} at most: blocks that slid out of "
+            "the window are freed."
+        )
+    if model.state_bytes:
+        yield (
+            f"{sum(windows.values())} of {layers} layers keep keys and values. The recurrent ones keep a state, "
+            f"{size(model.state_bytes)} a sequence however long it is."
+        )
+
+
 def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:
     """Warnings about a deployment's figures, in sentences; mostly none. ``size`` formats bytes for display."""
     longest, context = chosen.lengths.longest, model.shape.context_length
@@ -127,16 +141,5 @@ def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int
         )
     if longest > context:
         yield f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
-    windows, layers = model.shape.kv_layers, model.shape.layers
-    for window in filter(None, windows):
-        yield (
-            f"{windows[window]} of {layers} layers need {counted(window, 'token')} at most (sliding window). vLLM "
-            "frees blocks that slid out of it; this lab keeps them."
-        )
-    if chosen.state_bytes:
-        yield (
-            f"{sum(windows.values())} of {layers} layers keep keys and values. The recurrent ones keep a state, "
-            f"{size(chosen.state_bytes)} a sequence however long it is."
-        )
     if not full and not chosen.sequences("contiguous"):
         yield f"Not one sequence of {counted(longest, 'token')} fits into what is left for the cache."

@@ -6,8 +6,6 @@ perhaps to other tokens than were generated, whose keys and values are in the ca
 as private-use characters, and are put in their places among the tokens afterwards.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -3,8 +3,6 @@
 The hub is asked once. Left to itself, transformers asks six times and logs each attempt.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

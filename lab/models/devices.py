@@ -1,7 +1,5 @@
 """Devices that a model computes on: one, or several through accelerate's ``device_map``."""
 
-from __future__ import annotations
-
 import functools
 import re
 

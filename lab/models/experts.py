@@ -5,8 +5,6 @@ goes to: the more tokens, the more experts, until it reads all. Which ones is kn
 counted there, and the host asks when a step is over.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ layer is under ``midlayer``, often in a pickle; DFlash numbers the target's laye
 what enters them. Speculators (vLLM): their configuration in ``transformer_layer_config``, weights under ``layers``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ Loading is watched within one context (``contextvars``), which belongs to a thre
 ``with track_loading(loading): load_engine(...)``.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

@@ -1,7 +1,5 @@
 """From a name to a model: the embedded pair, a local folder, or a hub id."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """A model without its weights, which takes no memory and shows how much they would take."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights in INT8, through the libraries that transformers supports. Both are optional."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

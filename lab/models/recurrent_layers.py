@@ -4,8 +4,6 @@ A packed pass has the tokens of several sequences in one row. Attention is told 
 recurrent layer would take them for one text. So it is given them sequence by sequence.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Iterator, Sequence
@@ -15,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lab.kv_cache.block_pool import Emit
 from lab.kv_cache.recurrent_state import Compute, LayerState, RecurrentState, Rollback
@@ -70,18 +69,19 @@ class RecurrentLayers:
         rollback: how a state goes back; None: the way that takes less time here, measured for each number of tokens.
     """
 
-    def __init__(self, layers: dict[int, nn.Module]) -> None:
+    def __init__(self, layers: dict[int, nn.Module], width: int) -> None:
+        """``width``: of the hidden states that go through the layers."""
         self.rollback: Rollback | None = None
-        self._layers = layers
+        self._layers, self._width = layers, width
         for module in layers.values():
             if not hasattr(module, "whole_text"):
                 module.__class__ = _by_sequence(type(module))
         self.costs = functools.cache(self._measured)
 
-    def first(self, layers: int) -> RecurrentLayers | None:
+    def first(self, layers: int) -> "RecurrentLayers | None":
         """Those among the first ``layers`` layers of the model; None if there is none."""
         found = {index: module for index, module in self._layers.items() if index < layers}
-        return RecurrentLayers(found) if found else None
+        return RecurrentLayers(found, self._width) if found else None
 
     @functools.cached_property
     def state_bytes(self) -> int:
@@ -148,18 +148,18 @@ class RecurrentLayers:
         """Let the layers alone compute ``count`` tokens of no text."""
         state.begin(count, uncertain, rollback)
         for index, layer in self._layers.items():
-            inward = next(part for part in layer.modules() if isinstance(part, nn.Linear))
-            inputs = inward.weight.new_full((1, count, inward.in_features), 0.01)
+            linear = next(part for part in layer.modules() if isinstance(part, nn.Linear))
+            inputs = linear.weight.new_full((1, count, self._width), 0.01)
             state.run(index, inputs, self._compute)
 
     def _compute(self, layer: int, inputs: torch.Tensor, state: LayerState | None) -> torch.Tensor:
         return self._layers[layer].whole_text(inputs, cache=state, attention_mask=None)
 
 
-def recurrent_layers(model: nn.Module) -> RecurrentLayers | None:
+def recurrent_layers(model: PreTrainedModel) -> RecurrentLayers | None:
     """A model's recurrent layers; None if it has none."""
     found = {module.layer_idx: module for module in model.modules() if _keeps_state(type(module))}
-    return RecurrentLayers(found) if found else None
+    return RecurrentLayers(found, model.config.get_text_config(decoder=True).hidden_size) if found else None
 
 
 def _keeps_state(kind: type[nn.Module]) -> bool:

@@ -1,7 +1,5 @@
 """The same weights in other modules: a model cut short, with other layers, or with modules of its own."""
 
-from __future__ import annotations
-
 import copy
 
 from torch import nn

@@ -5,8 +5,6 @@ pre-tokenizer or decoder: the model gets other tokens than it was trained on, an
 a few texts shows it.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

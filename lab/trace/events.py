@@ -10,8 +10,6 @@ only, u is None, and a draft token is accepted if it is the target's most likely
 are made is ``config["rejection_sample_method"]`` of ``RunStarted`` (files of earlier versions lack it: "standard").
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -30,7 +28,7 @@ StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
 
-EVENT_TYPES: dict[str, type[Event]] = {}
+EVENT_TYPES: "dict[str, type[Event]]" = {}
 """The classes of events, by ``kind``."""
 
 

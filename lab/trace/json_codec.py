@@ -1,7 +1,5 @@
 """Turns events into JSON and back: the contents of a run's file, which anybody may have written."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

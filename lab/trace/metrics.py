@@ -1,7 +1,5 @@
 """Metrics of a run, from its events alone; of a run in progress, from its events so far."""
 
-from __future__ import annotations
-
 import itertools
 from bisect import insort
 from collections import Counter

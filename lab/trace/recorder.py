@@ -1,7 +1,5 @@
 """Stamps a sequence's events with the time, as they happen."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import deque

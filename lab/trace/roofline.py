@@ -9,8 +9,6 @@ Then, and where a pass is far below both (overhead, contention, too few threads,
 it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +29,7 @@ class PassCost:
     bytes: int = 0
     flops: int = 0
 
-    def __add__(self, other: PassCost) -> PassCost:
+    def __add__(self, other: "PassCost") -> "PassCost":
         return PassCost(self.bytes + other.bytes, self.flops + other.flops)
 
 
@@ -66,7 +64,7 @@ class Limits:
         """The slower of two at best: moving the bytes or computing."""
         return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
 
-    def best(self, other: Limits) -> Limits:
+    def best(self, other: "Limits") -> "Limits":
         """The higher rate of each kind."""
         memory = max(self.memory_bytes_per_second or 0, other.memory_bytes_per_second or 0) or None
         rates = zip(self._rates, other._rates, strict=True)

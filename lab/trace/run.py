@@ -1,7 +1,5 @@
 """A recorded run: saved, and read back with no model loaded."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -121,13 +119,13 @@ class Run:
         Path(path).write_text(self.to_json(), "utf-8")
 
     @classmethod
-    def load(cls, path: str | Path) -> Run:
+    def load(cls, path: str | Path) -> "Run":
         """Read a saved run; no model is needed. Raises RunFileError: not a run's file, of another version, damaged or
         larger than 64 MiB."""
         return cls.of(read_json(path), Path(path).name)
 
     @classmethod
-    def of(cls, document: Any, name: str = "this document") -> Run:
+    def of(cls, document: Any, name: str = "this document") -> "Run":
         """The run in a document that ``to_json`` wrote, parsed as JSON. Raises RunFileError, as ``load`` does."""
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RunFileError(f"{name} is not a run's file: its format is not {FORMAT!r}.")

@@ -1,7 +1,5 @@
 """A verdict's numbers, rounded for reading: to so many digits that they still show what was decided."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Every stage keeps its results in the work folder: started again, the recipe
 continues where it stopped and skips what is complete.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

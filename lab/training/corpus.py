@@ -3,8 +3,6 @@
 The corpus is UTF-8, one paragraph per line, books separated by an empty line.
 """
 
-from __future__ import annotations
-
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

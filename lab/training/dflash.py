@@ -4,8 +4,6 @@ A block sees the text before its first token and itself, as it will when it is u
 distributions along the text, the later draft tokens' counting less: they matter only if those before are accepted.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

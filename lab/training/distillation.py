@@ -4,8 +4,6 @@ A draft continues what the target has written, not what an author has. DistillSp
 too, distils on text that a model has written; its on-policy data, however, is the draft's own.
 """
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -5,8 +5,6 @@ before, and so on. A step's query attends to step 1 up to where the head went on
 step since.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import json

@@ -1,8 +1,6 @@
 """The model card, measured on the exported weights and written as ``card.json`` and ``README.md``: bits per byte, which
 compares across tokenizers, and the drafts' acceptance rates."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -58,7 +56,7 @@ class CrossEntropy:
     def nats_per_token(self) -> float:
         return self.bits * math.log(2) / self.tokens
 
-    def __add__(self, other: CrossEntropy) -> CrossEntropy:
+    def __add__(self, other: "CrossEntropy") -> "CrossEntropy":
         return CrossEntropy(self.bits + other.bits, self.tokens + other.tokens, self.bytes + other.bytes)
 
 

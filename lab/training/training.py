@@ -1,7 +1,5 @@
 """The training loop that target and drafts share, and the shapes of the three models."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -75,7 +73,7 @@ class TrainingRecord:
     loss: float
     hardware: str
 
-    def then(self, later: TrainingRecord) -> TrainingRecord:
+    def then(self, later: "TrainingRecord") -> "TrainingRecord":
         """The record of a model that a ``later`` training continued."""
         places = ", then ".join(dict.fromkeys((self.hardware, later.hardware)))
         steps, tokens = self.steps + later.steps, self.tokens + later.tokens

@@ -1,7 +1,5 @@
 """Runs what may take long and cannot be interrupted in a thread of its own, so that callers can stop waiting for it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -1,8 +1,6 @@
 """Limits of Linux's control groups (``docker --cpus --memory``, Kubernetes) on this process. Imports no torch, whose
 number of threads depends on it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from contextlib import suppress

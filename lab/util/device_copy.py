@@ -1,7 +1,5 @@
 """Copies between the host and the device, without making either wait for the other."""
 
-from __future__ import annotations
-
 import torch
 
 

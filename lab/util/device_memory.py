@@ -1,7 +1,5 @@
 """Device memory: how much is free, how much is in use, and whether it ran out."""
 
-from __future__ import annotations
-
 import functools
 import os
 import threading

@@ -1,7 +1,5 @@
 """Hardware and versions that a figure was measured with, or a model trained on."""
 
-from __future__ import annotations
-
 import os
 import platform
 from datetime import date

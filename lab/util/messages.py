@@ -1,7 +1,5 @@
 """Parts of messages: counts, lists, rates, errors in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Output of commands: in UTF-8 wherever it goes, and with nothing lost if it cannot be printed."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

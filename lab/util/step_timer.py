@@ -1,7 +1,5 @@
 """Times of a step's parts, in milliseconds, without making the device wait."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Hashable

@@ -4,8 +4,6 @@ It connects to the address it was made with and no other: redirects and the envi
 no user of the page can name an address. Answers are limited in size and time, and every failure becomes a sentence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

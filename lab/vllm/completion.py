@@ -3,8 +3,6 @@
 Messages come from another machine: whatever is malformed is left out.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

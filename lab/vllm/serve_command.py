@@ -3,12 +3,13 @@
 Flags are those of vLLM 0.33. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
 """
 
-from __future__ import annotations
-
 import json
+import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lab.config import EngineConfig, gamma_table, require_whole
@@ -135,88 +136,20 @@ def left_behind(config: EngineConfig, sequences: int, max_num_batched_tokens: in
     )
 
 
+DIFFERENCES = tomllib.loads(Path(__file__).with_name("differences.toml").read_text("utf-8"))["differences"]
+
+
 def differences(config: EngineConfig) -> Iterator[str]:
     yield from unavoidable_differences(config.kv_cache, config.paged)
-    if config.kv_dtype == "int8":
-        yield (
-            "int8_per_token_head has a scale per token and KV head, like this lab's INT8, and runs on vLLM's Triton "
-            "attention only. --kv-cache-dtype fp8 is as small and runs on more of its back ends; its scales are not "
-            "per token."
-        )
-    if config.kv_dtype == "int4":
-        yield (
-            "int4_per_token_head rotates each vector and has a scale and a zero point per token and KV head, where "
-            "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here, and its bytes are "
-            "counted here with this lab's scales. It runs on vLLM's Triton attention only, where heads have 64, 128 or "
-            "another power of two of numbers: it does not start with heads of another size, such as 80 or 96."
-        )
-    if config.kv_dtype == "fp8":
-        yield (
-            "fp8 has a scale per tensor. This lab's is 1, and so is vLLM's where the checkpoint brings none; scales "
-            "from a calibration change the error."
-        )
-    if config.kv_dtype == "fp8_per_token_head":
-        yield (
-            "fp8_per_token_head runs on vLLM's Triton attention only, on GPUs that have FP8 (compute capability 8.9 "
-            "or later)."
-        )
-    if config.kv_dtype == "int4_per_token_head":
-        yield (
-            "int4_per_token_head runs on vLLM's Triton attention only, where heads have 64, 128 or another power of "
-            "two of numbers."
-        )
-    if config.kv_cache and not keeps_block_size(config):
-        multiples = f"most of vLLM's attention takes multiples of {DEFAULT_BLOCK_SIZE}."
-        yield f"Blocks of {config.block_size} are left out: {multiples}"
-    if config.num_blocks is not None:
-        yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."
-    if config.eviction == "priority":
-        yield "vLLM evicts the least recently used prefix: cache priorities have no counterpart."
-    if config.prefill_attention != "auto":
-        yield "What computes the prompt's attention is left to vLLM, which knows its GPU."
-    if config.kernels != "auto" or config.torch_compile or not config.cuda_graphs:
-        yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
-    if config.speculative == "early_exit":
-        yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
-    if config.speculative == "mtp":
-        yield "vLLM starts so only with a model that brings an MTP head in its checkpoint, such as MiMo."
-    if config.speculative in ("eagle3", "dflash"):
-        yield (
-            "The command does not speculate, since it names no head. With one for this target, add "
-            f'--speculative-config \'{{"method": "{config.speculative}", "model": HEAD, '
-            '"num_speculative_tokens": N}\'.'
-        )
-    if config.speculative == "synthetic":
-        yield (
-            "A stand-in for a drafter has no counterpart: the command does not speculate. (With vLLM's "
-            '"rejection_sample_method": "synthetic" chance accepts tokens of a real drafter, and the text is no longer '
-            "the target's.)"
-        )
-    if config.rejection_sample_method == "typical" and config.speculative in ("draft", "mtp", "ngram"):
-        yield "vLLM no longer has typical acceptance: the command verifies by the standard rule, which is lossless."
-    if config.speculative in ("draft", "mtp") and config.draft_sample_method == "probabilistic":
-        yield (
-            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
-            'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
-        )
-    if config.speculative == "ngram":
-        yield (
-            "Where vLLM's lookup finds nothing, it verifies the last token in place of draft tokens: every pass is "
-            "as wide as the window, and these count in its acceptance rate."
-        )
-    if config.adaptive_window and config.speculative not in ("off", *DRAFTERS_WITHOUT_COUNTERPART):
-        left_out = (
-            "The adaptive window is left out: every round drafts the most it may here. vLLM can vary the number by "
-        )
-        size = 'the batch\'s size ("num_speculative_tokens_per_batch_size")'
-        if config.speculative == "ngram":
-            yield f"{left_out}{size}, not by the acceptance rate of a lookup."
-        else:
-            yield (
-                f"{left_out}{size}. It can also have the target verify only those draft tokens that are likely to be "
-                'accepted ("enable_adaptive_verification", off by default; it takes a GPU and full CUDA graphs). The '
-                "draft proposes all of them even so."
-            )
+    facts = vars(config) | {
+        "odd_block_size": config.kv_cache and not keeps_block_size(config),
+        "sized": config.num_blocks is not None,
+        "computed_otherwise": config.kernels != "auto" or config.torch_compile or not config.cuda_graphs,
+        "default_block_size": DEFAULT_BLOCK_SIZE,
+    }
+    for one in DIFFERENCES:
+        if all(facts[name] in values for name, values in one["when"].items()):
+            yield re.sub(r"{(\w+)}", lambda found: str(facts[found[1]]), one["say"])
 
 
 def unavoidable_differences(kv_cache: bool, paged: bool) -> Iterator[str]:

@@ -4,8 +4,6 @@ Prometheus counters only grow, and restart from zero when the server restarts; g
 those of vLLM 0.32 and 0.33.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -3,11 +3,11 @@
 Everything is simulated (``lessons.capstone.simulation``); ``ASSUMED`` says what was assumed.
 """
 
-from __future__ import annotations
-
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,39 +120,13 @@ def _whole(model: ModelInfo, about: dict) -> Deployment:
     return Deployment(shape=model.shape, parameters=model.parameters, **about)
 
 
-CASES = {
-    "chat": CapstoneCase(
-        title="One user, a model that barely fits",
-        about="One person asks Llama 3.1 70B on one H200 six questions. Each request repeats the conversation so far. "
-        "Answers should start at once, and come faster than decoding token by token allows.",
-        gpu="h200",
-        device="h200",
-        model="llama-3.1-70b",
-        load=Load(users=1, rate=0, turns=6, pause_s=5, shared=600, prompt=(150, 300), output=(80, 140)),
-        targets=Targets(200, 18, 0.12),
-        acceptance={"off": 0.0, "draft": 0.7, "ngram": 0.3},
-    ),
-    "agents": CapstoneCase(
-        title="Agents with one long system prompt",
-        about="Twenty-four agents use Llama 3.1 8B on an H100. All share a system prompt of 6,000 tokens. Each makes "
-        "eight calls, and each call repeats what came before.",
-        gpu="h100",
-        device="h100-80-gb",
-        load=Load(users=24, rate=6, turns=8, pause_s=0.5, shared=6000, prompt=(200, 600), output=(40, 120)),
-        targets=Targets(200, 20, 8),
-        acceptance={"off": 0.0, "draft": 0.6, "ngram": 0.5},
-    ),
-    "batch": CapstoneCase(
-        title="A batch overnight",
-        about="192 documents are summarised by Llama 3.1 8B on an H100. All are there at once. Nobody waits for a "
-        "single one, but the whole should be over soon.",
-        gpu="h100",
-        device="h100-80-gb",
-        load=Load(users=192, rate=0, prompt=(800, 1600), output=(120, 240)),
-        targets=Targets(10_000, 60, 16),
-        acceptance={"off": 0.0, "draft": 0.7, "ngram": 0.2},
-    ),
-}
+def _case(load: dict[str, Any], targets: list[float], **more: Any) -> CapstoneCase:
+    load = {name: tuple(value) if isinstance(value, list) else value for name, value in load.items()}
+    return CapstoneCase(load=Load(**load), targets=Targets(*targets), **more)
+
+
+_DATA = tomllib.loads(Path(__file__).with_name("cases.toml").read_text("utf-8"))
+CASES = {name: _case(**case) for name, case in _DATA.items()}
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,14 @@
 """A against B: quality is exact where it has to be. Of speeds it is only asserted that they are reported."""
 
-from __future__ import annotations
-
 import functools
+import itertools
 import json
 import math
 
 import pytest
 
 from lab import ConfigError, EngineConfig, LabError, SamplingParams
-from lab.bench import quality_bench as bench
-from lab.bench.quality_bench import Sample, SideMetrics, measure_sample, run_ab, summarise
-from lab.trace.run import AcceptanceStats as Stats
+from lab.bench import ab_bench as bench
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]
@@ -25,10 +22,10 @@ def compare(lab):
     """The record of a comparison; each is made once."""
 
     @functools.cache
-    def made(a: EngineConfig, b: EngineConfig, temperature: float = 0.0, top_p: float = 1.0) -> dict:
-        sampling = SamplingParams(max_tokens=TOKENS, temperature=temperature, top_p=top_p)
-        found = run_ab(lab, a, b, PROMPTS, sampling, repeats=1, report=lambda line: None)
-        return json.loads(json.dumps(found))
+    def made(a: EngineConfig, b: EngineConfig, temperature: float = 0.0) -> dict:
+        sampling, configs = SamplingParams(max_tokens=TOKENS, temperature=temperature), {"a": a, "b": b}
+        found = bench.run_ab(lab, configs, PROMPTS, sampling, repeats=1, report=lambda line: None)
+        return json.loads(json.dumps(found, allow_nan=False))
 
     return made
 
@@ -41,10 +38,9 @@ def test_a_setting_does_not_differ_from_itself(compare, config) -> None:
     assert result["exact_match_length"] == {"value": TOKENS, "low": TOKENS, "high": TOKENS}
     assert result["identical_outputs"]["value"] == 1
     assert result["identical_outputs"]["low"] < 1  # six prompts do not prove it for all
-    for name in ("ttft_ms", "itl_p50_ms", "tokens_per_second"):
-        for side in ("a", "b", "ratio"):
-            interval = result["metrics"][name][side]
-            assert 0 < interval["low"] <= interval["value"] <= interval["high"]
+    for name, side in itertools.product(bench.TIMES, ("a", "b", "ratio")):
+        interval = result["metrics"][name][side]
+        assert 0 < interval["low"] <= interval["value"] <= interval["high"]
 
 
 @pytest.mark.slow
@@ -67,67 +63,30 @@ def test_swapping_a_and_b_inverts_the_result(compare) -> None:
         assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
-def test_acceptance_is_reported_only_for_settings_with_a_drafter(compare) -> None:
-    acceptance = compare(PLAIN, SPECULATIVE)["metrics"]["draft_acceptance_rate"]
-    assert acceptance["a"] is acceptance["ratio"] is None
-    assert 0 < acceptance["b"]["value"] < 1
-
-
-@pytest.mark.parametrize("b_first", [False, True])
-def test_a_and_b_alternate_and_each_repeat_has_a_seed_of_its_own(lab, monkeypatch, b_first) -> None:
-    turns, decode = [], bench._decode
-
-    def spy(engine, prompt, config, sampling):
-        turns.append((config.paged, sampling.greedy or sampling.seed))
-        return decode(engine, prompt, config, sampling)
-
-    monkeypatch.setattr(bench, "_decode", spy)
-    sampling = SamplingParams(max_tokens=3, temperature=1.0, seed=0, ignore_eos=True)
-    measure_sample(lab, PLAIN, PAGED, "A fox", sampling, 3, b_first=b_first)
-    first, other = b_first, not b_first
-    assert turns[:6] == [(first, 0), (other, 0), (other, 1), (first, 1), (first, 2), (other, 2)]
-    assert turns[6:] == [(False, True), (True, True)]  # greedy texts, to be compared
-
-
-def side(stats: Stats, *times: float) -> SideMetrics:
-    return SideMetrics(*(times or (1, 1, 1)), stats)
+def sample(match: int, tokens: int, kl: float, a: tuple, b: tuple) -> bench.Sample:
+    names = (*bench.TIMES, "rounds", "proposed", "accepted", "surprise")
+    sides = {side: dict(zip(names, values, strict=True)) for side, values in (("a", a), ("b", b))}
+    return sides | {"exact_match_length": match, "identical": match == 10, "tokens": tokens, "kl": kl}
 
 
 def test_figures_summarise_the_samples() -> None:
-    slow, fast = side(Stats(0, 0, 0), 10, 4, 100), side(Stats(2, 6, 3), 20, 2, 300)
-    samples = [Sample(slow, fast, 10, True, 10, 1.0, 20, 20), Sample(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
-    result = summarise(samples)
+    """A prompt counts by its draft tokens: one for which nothing was proposed says nothing about acceptance."""
+    slow, fast = (10, 4, 100, 0, 0, 0), (20, 2, 300, 2, 6, 3)
+    samples = [
+        sample(10, 10, 1.0, (*slow, 20), (*fast, 20)),
+        sample(4, 30, 0.0, (*slow, 60), (*slow[:2], 300, 0, 0, 0, 75)),
+    ]
+    result = bench.summarise(samples * 3)
     assert result["kl"]["value"] == 1 / 40  # the mean over tokens, not over prompts
     assert result["exact_match_length"]["value"] == 7
     assert result["identical_outputs"]["value"] == 0.5
     metrics = result["metrics"]
     assert metrics["tokens_per_second"]["ratio"] == {"value": 3, "low": 3, "high": 3}
     assert metrics["perplexity"]["a"]["value"] == pytest.approx(math.exp(2))
-    assert metrics["draft_acceptance_rate"]["b"] == {"value": 0.5, "low": 0.5, "high": 0.5}
-    assert metrics["mean_acceptance_length"]["b"] == {"value": 2.5, "low": 2.5, "high": 2.5}
-    found = summarise([Sample(slow, slow, 1, True, 10, 0.0, 20.0, 25.0)] * 6)["metrics"]["perplexity"]
-    assert found["ratio"]["value"] == pytest.approx(found["b"]["value"] / found["a"]["value"]) == math.exp(0.5)
-
-
-def test_a_prompt_counts_by_its_draft_tokens() -> None:
-    """A prompt for which nothing was proposed says nothing about acceptance: a mean of rates would give 0.3."""
-    stats = [Stats(0, 0, 0), Stats(10, 40, 20), Stats(1, 4, 0)] + [Stats(5, 20, 10), Stats(5, 20, 4)] * 2
-    metrics = summarise([Sample(side(one), side(one), 1, True, 2, 0, 1, 1) for one in stats])["metrics"]
-    accepted = metrics["draft_acceptance_rate"]
-    assert accepted["a"]["value"] == 48 / 124
-    assert 0.1 < accepted["a"]["low"] < 48 / 124 < accepted["a"]["high"] <= 0.5
-    assert accepted["ratio"]["value"] == accepted["ratio"]["low"] == 1
-    assert metrics["mean_acceptance_length"]["a"]["value"] == 1 + 48 / 31
-    json.dumps(metrics, allow_nan=False)
-    none = [Sample(side(Stats(5, 20, 0)), side(Stats(5, 20, 9)), 1, True, 2, 0, 1, 1)] * 6
-    metrics = summarise(none)["metrics"]  # an acceptance rate of 0 has no ratio to it
-    assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
-    assert metrics["draft_acceptance_rate"]["ratio"] is None
-    assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)
-
-
-FEW = EngineConfig(paged=True, num_blocks=2, block_size=16)
-LONG = "x" * (tiny_models.CONTEXT - 1)
+    assert metrics["perplexity"]["ratio"]["value"] == pytest.approx(math.exp(15 / 40))
+    assert metrics["draft_acceptance_rate"]["a"] is None
+    assert metrics["draft_acceptance_rate"]["b"]["value"] == 0.5
+    assert metrics["mean_acceptance_length"]["b"]["value"] == 2.5
 
 
 @pytest.mark.parametrize(
@@ -135,15 +94,14 @@ LONG = "x" * (tiny_models.CONTEXT - 1)
     [
         (PLAIN, PROMPTS, 1, 1, ConfigError, "two tokens"),
         (PLAIN, PROMPTS, 8, 0, ConfigError, "a repeat"),
-        (PLAIN, [], 8, 1, ConfigError, "at least a prompt"),
-        (PLAIN, ["A", LONG], 8, 1, LabError, f"{tiny_models.CONTEXT - 1} tokens, .* Shorten it.$"),
-        (PLAIN, ["A", 3 * LONG], 8, 1, LabError, "Shorten it.$"),
-        (FEW, ["A", "x" * 100], 8, 1, LabError, "the pool has 2"),
+        (PLAIN, ["A", "x" * (tiny_models.CONTEXT - 1)], 8, 1, LabError, "Shorten it.$"),
+        (EngineConfig(paged=True, num_blocks=2, block_size=16), ["A", "x" * 100], 8, 1, LabError, "the pool has 2"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_the_first_run(
     lab, monkeypatch, b, prompts, tokens, repeats, kind, message
 ) -> None:
-    monkeypatch.setattr(bench, "_decode", lambda *_: pytest.fail("decoded before all had been checked"))
+    monkeypatch.setattr(bench, "decode_ready", lambda *_: pytest.fail("decoded before all had been checked"))
+    configs, sampling = {"a": PLAIN, "b": b}, SamplingParams(max_tokens=tokens)
     with pytest.raises(kind, match=message):
-        run_ab(lab, PLAIN, b, prompts, SamplingParams(max_tokens=tokens), repeats=repeats, report=print)
+        bench.run_ab(lab, configs, prompts, sampling, repeats=repeats, report=print)

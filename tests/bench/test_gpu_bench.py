@@ -4,41 +4,30 @@ its models, which output a script."""
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections import defaultdict
-from dataclasses import replace
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab import EngineConfig, Run, SamplingParams
+from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
-from lab.backends.gpu.fused_layer import FusedLayer
-from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench.gpu import kernels_alone, large, pair, session
-from lab.bench.gpu.large import PROMPT_TOKENS, Speculation, time_prefill
-from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
+from lab.bench.gpu import kernels_alone
+from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.random_models import TINY_TARGET, Scripted, draft_script, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
-from lab.bench.gpu.session import PARTS, RECORDING, run_gpu, run_part
+from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.output import format_record, spread
-from lab.engine.adaptive_window import tokens_per_round
-from lab.kv_cache.attention_metadata import BlockPlan
+from lab.bench.output import format_record
 from lab.kv_cache.storage import bytes_per_token
 from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
-from tests.captured import Again, captured_engine, pretend_to_capture
+from tests.captured import Again, pretend_to_capture
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
-PART = {"device": "cpu", "dtype": "auto", "small": True}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
@@ -60,35 +49,24 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     monkeypatch.setattr(kernels_alone, "ROWS", (1,))
     monkeypatch.setattr(kernels_alone, "COLUMNS", (("int8", "paged"), ("auto", "sdpa")))
-    run_part("3", sheet := Sheet(), **PART)
+    kernels_alone.run_attention(sheet := Sheet(), device=CPU, dtype=torch.float32, small=True)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
     assert "off by" in sheet.result["failures"]["64 tokens x 1, int8 paged"]
     assert sheet.result["products"] == []
     assert len([what for what in sheet.result["failures"] if what.startswith("tiny: ")]) == 4
-    monkeypatch.setattr(kernels_alone, "time_products", lambda *how: None)
-    late = Sheet(until=time.time())
-    kernels_alone.run_attention(late, device=CPU, dtype=torch.float32, small=True)
-    assert late.result["cases"] == []
-    assert late.result["left_out"][0].startswith("64 tokens x 1, and what comes after it (0 s were left")
 
 
 @interpreted
 @pytest.mark.slow
 def test_every_part_measures(tmp_path, monkeypatch):
-    def here(name, out, until, options, report):
-        """Runs a part in this process."""
-        run_part(name, Sheet(out.with_name("sheet"), until), **options)
-        return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
-
     monkeypatch.setattr(kernels_alone, "ROWS", (1, 5))
-    monkeypatch.setattr(session, "apart", here)
-    out, folder = tmp_path / "gpu.json", tmp_path / "runs"
-    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
+    out = tmp_path / "gpu.json"
+    run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True)
     result = json.loads(out.read_text("utf-8"))
     one, two, three, four = (entry["result"] for entry in result["parts"].values())
-    for entry in (*result["parts"].values(), result["recorded"]):
+    for entry in result["parts"].values():
         assert "failure" not in entry
-        assert not {"failures", "left_out"} & set(entry["result"])
+        assert "failures" not in entry["result"]
     assert result["machine"]["torch"] == torch.__version__
 
     assert {"cache", "transformers generate", "transformers assisted generation"} <= set(one["rows"])
@@ -120,208 +98,31 @@ def test_every_part_measures(tmp_path, monkeypatch):
     assert rows["paged"]["blocks"] < rows["paged INT8"]["blocks"]
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
-    assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
-    assert all(Run.load(path).reason for path in folder.iterdir())
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the bench itself runs this there")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
-def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_scheduling_ahead(monkeypatch):
-    """None of them fails, and each runs as its name says."""
-    lab, rows = captured_engine(monkeypatch), {}
-    monkeypatch.setattr(pair, "load_engine", lambda **how: lab)
-    monkeypatch.setattr(pair, "PROMPTS", ("Once",))
-    monkeypatch.setattr(pair, "time_rows", lambda sheet, engine, into, found, *how, **more: rows.update(found))
-    sheet = Sheet()
-    pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
-    assert "failures" not in sheet.result
-    launched, launch = [], GpuBackend.launch_ahead
-    monkeypatch.setattr(GpuBackend, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
-    ahead = {}
-    for name in ("cache", "cache, no graphs", "cache, no async scheduling"):
-        launched.clear()
-        assert rows[name]("Once") == 6
-        ahead[name] = bool(launched)
-    assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
-
-
-def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
-    """A round is started only if it leaves time for what follows; a row that fails is not run again; one with too
-    little time to compile is left out, and ratios do not wait for it."""
-    calls, prompts = [], defaultdict(list)
-
-    def row(name):
-        def generate(prompt):
-            calls.append(name)
-            prompts[name].append(prompt)
-            if name == "broken":
-                raise ValueError(name)
-            time.sleep(0.01)
-            return 10
-
-        return generate
-
-    rows = {name: row(name) for name in ("a", "broken", "b")}
-    lab = scripted_pair(0.5)
-    sheet = Sheet(tmp_path / "sheet", until=time.time() + 50)
-    pair.time_rows(sheet, lab, "rows", rows, ("one", "two"), 3, reserve=10)
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {"a": 3, "b": 3}
-    assert calls[:5] == ["a", "a", "broken", "b", "b"]
-    assert calls.count("broken") == 1
-    assert prompts["a"] == ["one", "one", "two", "one"]  # to warm up, then each round the next
-    pair.time_rows(sheet, lab, "static", rows, ("one",), 3, reserve=49.99)
-    assert {name: found["samples"] for name, found in sheet.result["static"].items()} == {"a": 1, "b": 1}
-    assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
-
-    ours, theirs = pair.RATIOS[0]
-    sheet = Sheet(until=time.time() + 50)
-
-    def last(prompt):
-        assert list(sheet.result["ratios"]) == [f"{ours} / {theirs}"]
-        return 10
-
-    rows = {ours: row("a"), theirs: row("b"), "slow": None, "last": last}
-    pair.time_rows(sheet, lab, "rows", rows, ("one",), 2, reserve=1, needed={"slow": 60, "last": 1})
-    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {ours: 2, theirs: 2, "last": 2}
-    assert [line.partition(" (")[0] for line in sheet.result["left_out"]] == ["slow"]
-    assert "failures" not in sheet.result
-    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
-    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
-
-
-@interpreted
-@pytest.mark.slow
-def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
-    """Otherwise the difference between two rows would be that between layers, too."""
-    target = scripted(random_script())
-    words = tokenizer(target.vocabulary)
-    fused, unfused = (new_engine(target, words, kernels="triton", fuse_layers=fuse) for fuse in (True, False))
-    asked: set[tuple[str, bool]] = set()
-    forward = Scripted.forward
-
-    def spied(model, token_ids, positions, plan, keep):
-        layers = {type(module) for module in model.model.modules()}
-        asked.add(("auto" if isinstance(plan, BlockPlan) else plan.sdpa, FusedLayer in layers))
-        return forward(model, token_ids, positions, plan, keep)
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    monkeypatch.setattr(large, "PREFILL_RUNS", 1)
-    sheet = Sheet()
-    time_prefill(sheet, fused, unfused, 5)
-    assert not sheet.result.keys() - {"prefill"}
-    assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
-    assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked
-    for row in sheet.result["prefill"].values():
-        assert row["spread"]["samples"] == 1, "the first of two only warms up"
-        assert row["tokens_per_second"] == pytest.approx(5 / (row["milliseconds"] / 1000))
-
-
-@pytest.mark.slow
-def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
-    """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
-    one, the draft would never read a single token.)"""
-    lab, shapes = scripted_pair(0.5), {"warm": set(), "measured": set()}
-    now, forward = "warm", Scripted.forward
-    decoded: list[int] = []
-
-    def spied(model, token_ids, *rest):
-        shapes[now].add((model.name, len(token_ids)))
-        return forward(model, token_ids, *rest)
-
-    def decode(config, tokens=60):
-        run = lab.generate(prompt(20), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-        decoded.append(config.num_speculative_tokens if config.speculative == "draft" else 0)
-        return run
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    decode(EngineConfig())
-    sheet = Sheet()
-    speculation = Speculation(sheet, lab, lab.target.script, EngineConfig(), (1,), decode)
-    speculation.warm_up(80)
-    now = "measured"
-    assert speculation.measure(reserve=0)
-    assert shapes["measured"] <= shapes["warm"]
-    assert decoded == [0, 1, 0, 1, 1, 1]
-    row = sheet.result["speculation"][0]
-    assert row["expected_tokens_per_round"] == tokens_per_round(0.5, 1)
-    assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
-    assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
-    assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
-
 
 # -- the session -----------------------------------------------------------------------------
 
-WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({} | {{'pid': os.getpid()}}));"
-ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 
-
-@pytest.mark.slow
-def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
-    faults = {
-        "1": WRITES.format(ROWS) + "os.abort()",
-        "2": "raise SystemExit(3)",
-        "3": WRITES.format({"result": {"cases": [CASE]}}) + "time.sleep(60)",
-        "4": WRITES.format({"result": {"rows": {}}, "done": 1}),
-        RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
-    }
-    monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for number, seconds in {1: 20, 2: 0, 3: -17, 4: 20}.items():  # part 3 has the time the others leave
-        monkeypatch.setitem(PARTS, number, PARTS[number]._replace(seconds=seconds))
-    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
-    out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
-    out.parent.mkdir()
-    (out.parent / "gpu.json.part-2").write_text('{"result": {"rows": {"left": 1}}, "done": true}')  # an earlier bench's
-    table = format_record(run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path))
-    assert time.perf_counter() - began < 50
-    result = json.loads(out.read_text("utf-8"))
-    parts = result["parts"]
-    assert parts["1"]["failure"] == "its process ended with SIGABRT"
-    assert parts["2"] == parts["2"] | {"failure": "its process ended with 3", "result": {}}
-    assert parts["3"]["failure"].startswith("stopped after")
-    assert not psutil.pid_exists(parts["3"]["pid"])
-    assert "failure" not in parts["4"]
-    assert result["recorded"]["failure"] == "its process ended with 0"
-    assert result["machine"] == {"accelerator": "a GPU"}
-    words = ("a GPU", "parts, 1, result, rows", "123", "SIGABRT", " 77\n", "stopped after")
-    assert [one for one in words if one not in table] == []
-    assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
-
-
-def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
-    """Its command line is run in this process, without the exit."""
-    monkeypatch.setattr(session.os, "_exit", lambda code: None)
-    monkeypatch.setattr(session.gc, "freeze", lambda: None)
-    python, how, module, *reported = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
-    assert (python, how, module) == (sys.executable, "-m", session.__name__)
-    session.main(*reported)
-    entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
-    assert "nowhere" in entry["failure"]
-    assert "Traceback" in entry["traceback"]
-    left = []
-    monkeypatch.setattr(session, "run_part", lambda name, sheet, **options: left.append(sheet.seconds_left))
-    session.main(*session.command("3", tmp_path / "sheet", 0.0, PART)[3:])
-    assert left[0] < 0, "its time was over in 1970"
-
-
-def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
+def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path, monkeypatch):
     def broken(sheet, **options):
-        assert json.loads(path.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
+        assert json.loads(out.read_text("utf-8"))["machine"]["torch"], "whatever happens, it is known on what"
         with sheet.attempt("one row"):
-            sheet.result["rows"] = {"another": {"median": 5.0}}
+            sheet.result["rows"] = {"another": {"median": 123.0}}
             raise ValueError("no such luck")
-        assert sheet.has_time(0, "what there is time for")
-        assert not sheet.has_time(1e9, "the rest")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setitem(PARTS, 3, PARTS[3]._replace(run=broken))
-    path = tmp_path / "sheet"
-    run_part("3", Sheet(path, until=time.time() + 50), **PART)
-    entry = json.loads(path.read_text("utf-8"))
-    assert entry["failure"].startswith("RuntimeError: CUDA error")
-    assert entry["done"], "it ended by itself"
-    assert entry["result"]["rows"] == {"another": {"median": 5.0}}
-    assert entry["result"]["failures"] == {"one row": "ValueError: no such luck"}
-    assert entry["result"]["left_out"][0].startswith("the rest (")
+    monkeypatch.setitem(PARTS, 4, PARTS[4]._replace(run=lambda sheet, **options: sheet.result.update(rows=[CASE])))
+    out, said = tmp_path / "gpu.json", []
+    table = format_record(run_gpu([3, 4], out, said.append, device="cpu", small=True))
+    three, four = json.loads(out.read_text("utf-8"))["parts"].values()
+    assert three["failure"].startswith("RuntimeError: CUDA error")
+    assert three["result"] == {
+        "rows": {"another": {"median": 123.0}},
+        "failures": {"one row": "ValueError: no such luck"},
+    }
+    assert (four["result"]["rows"], "failure" in four) == ([CASE], False)
+    assert "  one row failed: ValueError: no such luck" in said
+    assert [one for one in ("123", "illegal memory", " 77\n") if one not in table] == []
 
 
 # -- scripted models -------------------------------------------------------------------------
@@ -359,19 +160,3 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
         assert not [event for event in run.events if isinstance(event, FellBack)]
         script.copy_(script.flip(0))
     assert Again.made[0].replayed == 6
-
-
-def test_output_lengths_are_geometric_and_follow_the_seed():
-    lab = engine(scripted(random_script(), end=0.2))
-    sampling, lengths = SamplingParams(max_tokens=200, temperature=1.0), []
-    configs = EngineConfig(), EngineConfig(paged=True, kv_dtype="int8")
-    for seed in range(20):
-        one, other = (lab.generate(prompt(6), config, replace(sampling, seed=seed)) for config in configs)
-        assert one.token_ids == other.token_ids
-        assert one.token_ids[-1] == END
-        lengths.append(len(one.token_ids))
-    # Mean 5, standard deviation 4.5; the mean of 20 has one of about 1.
-    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=3.5)
-    words, texts = tokenizer(TINY_TARGET.vocabulary), [prompt(17, first) for first in range(9)]
-    assert {len(words(text)["input_ids"]) for text in texts} == {17}
-    assert len(set(texts)) == 9

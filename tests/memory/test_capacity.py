@@ -17,7 +17,7 @@ from lab.kv_cache.kv_cache import KVCache
 from lab.kv_cache.storage import FORMATS
 from lab.memory.capacity import MAX_PARAMETERS, POLICIES, Deployment, Lengths
 from lab.memory.catalogue import MAX_GIB, WEIGHT_BITS, GiB, device_bytes
-from lab.memory.model_memory import deployment_notices, find_model, known_models
+from lab.memory.model_memory import find_model, kept_by_layers, known_models
 from lab.models.loader import WEIGHTS, load_model
 from tests.engine.test_recurrent import hybrid
 from tests.engine.test_windows import windowed
@@ -149,7 +149,7 @@ def test_a_hybrid_takes_what_the_engine_allocates_and_a_window_keeps_its_newest_
     assert deployment.kept(5) == 5
     assert deployment.blocks_per_sequence("contiguous") == pytest.approx((1 + 20 + 1) / 3)
     assert sum(deployment.split("paged")) == pytest.approx(GiB)
-    assert any("2 of 3 layers need 9 tokens" in note for note in deployment_notices(gemma, deployment, str))
+    assert any("2 of 3 layers need 9 tokens" in note for note in kept_by_layers(gemma, str))
 
 
 @given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)), st.integers(1, 4000))

@@ -17,7 +17,7 @@ DRAWN = {number: lesson.front.figure for number, lesson in course().items() if l
 KINDS = {
     "cache": [1, 2, 3],
     "table": [5],
-    "prefixes": [6],
+    "prefixes": [6, 16],
     "batch": [7, 19],
     "round": [8, 11, 13],
     "verdict": [9, 14, 17],
@@ -86,8 +86,9 @@ def test_a_block_is_in_one_table_and_the_pool_says_whose_it_is() -> None:
     assert sorted(named) == sorted(allocated)
 
 
-def test_a_path_of_the_tree_is_the_beginning_of_a_request() -> None:
-    record, [steps] = shown(6)
+@pytest.mark.parametrize("number", KINDS["prefixes"])
+def test_a_path_of_the_tree_is_the_beginning_of_a_request(number: int) -> None:
+    record, [steps] = shown(number)
     prompts = {o: "".join(e.prompt_pieces) for step in steps for o, e in step if isinstance(e, RunStarted)}
 
     def paths(node: dict[str, Any], before: str = "") -> Any:
@@ -105,8 +106,9 @@ def test_a_path_of_the_tree_is_the_beginning_of_a_request() -> None:
             prompt = prompts[owner].replace("\n", "↵")
             assert text.startswith(prompt) or prompt.startswith(text)
     assert seen == {*prompts}
-    found = [event.references for step in steps for _, event in step if isinstance(event, BlockShared)]
-    assert shared == max(found) > 1
+    found = [event for step in steps for _, event in step if isinstance(event, BlockShared)]
+    assert [event.block for event in found] == [block for picture in record["pictures"] for block in picture["found"]]
+    assert shared == max(event.references for event in found)
 
 
 def test_a_column_of_the_batch_has_the_requests_of_its_step() -> None:

@@ -36,7 +36,8 @@ from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.sse_channel import Channel
 from visualize.pages.server import remote_run as remote
 from visualize.pages.server.remote_run import CUT_SHORT, NO_ROUND, NOT_TOLD, Prompts, RemotePrompt, ServerWatch
-from visualize.pages.server.watched import ABOUT, ServerReducer
+from visualize.pages.server.watched import ServerReducer
+from visualize.reduce.metric_cards import LABELS
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
@@ -65,7 +66,7 @@ def test_readings_become_numbers_lines_and_bars() -> None:
         "kept": "62",
         "preempted": "0",
     }
-    assert set(values) == set(ABOUT)
+    assert set(values) == set(LABELS["server"])
     assert second["points"]["queue"] == [[0, None, {"x": 3.0, "y": 3.0}], [1, None, {"x": 3.0, "y": 2.0}]]
     assert second["points"]["speed"] == [[0, None, {"x": 3.0, "y": 50.0}]]
     assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]

@@ -2,8 +2,6 @@
 each parameter. Answers are JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json
@@ -58,7 +56,7 @@ MOST_SECONDS = 600
 class Job(QueuedJob):
     """Work for a program, which waits for its ``answer``. ``stage``: how far it is."""
 
-    def __init__(self, queue: JobQueue, load: Load, do: Callable[[Job], JsonResult]) -> None:
+    def __init__(self, queue: JobQueue, load: Load, do: "Callable[[Job], JsonResult]") -> None:
         self._do, self.answer, self.stage = do, {}, UNDER_WAY
         super().__init__(queue, load)
 

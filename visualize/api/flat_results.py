@@ -1,7 +1,5 @@
 """A function of settings as programs call it: flat, typed, documented, and checked."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -5,15 +5,17 @@ A figure comes from Python without data: traces, layout and colours. Its data ar
 the same patches to the same columns, without knowing what they mean.
 """
 
-from __future__ import annotations
-
 import json
 import math
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+
+from visualize.states import DRAFT_TIME, OWN, STATES
 
 Columns = list[dict[str, list[Any]]]
 """Per trace: column name ("x", "y", "base", "color", "pattern", "customdata") to values."""
@@ -26,6 +28,7 @@ WINDOW = 16
 TURN = 6
 """Rounds by which the window moves when the next does not fit: in between it stays still, to be readable."""
 
+_FIGURES = tomllib.loads(Path(__file__).with_name("figures.toml").read_text("utf-8"))
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -70,7 +73,7 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": {"family": FONT, "color": colours.ink, "size": 12},
-            "margin": {"l": 54, "r": 10, "t": 4, "b": 24},
+            "margin": {"l": 54, "r": 10, "t": 4, "b": 24} | layout.pop("margin", {}),
             "showlegend": False,
             "hovermode": "closest",
             "hoverlabel": {"bgcolor": colours.paper, "bordercolor": colours.muted, "font": {"color": colours.ink}},
@@ -80,6 +83,25 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
             **layout,
         },
     )
+
+
+def figure_of(name: str, dark: bool = False) -> go.Figure:
+    """The empty figure of that name in ``figures.toml``."""
+    layout = coloured(_FIGURES[name], dark)
+    return blank(layout.pop("traces"), dark, **layout)
+
+
+def coloured(part: Any, dark: bool) -> Any:
+    """A part of a figure with its colours, which are there by name, in one of the looks."""
+    match part:
+        case dict():
+            return {name: coloured(value, dark) for name, value in part.items()}
+        case list():
+            return [coloured(value, dark) for value in part]
+        case str() if part.startswith("$"):
+            state, named = STATES.get(part[1:]), {"own": OWN, "draft_time": DRAFT_TIME} | vars(look(dark))
+            return (state.dark if dark else state.light) if state else named[part[1:]]
+    return part
 
 
 def axis_title(text: str, dark: bool) -> dict[str, Any]:
@@ -118,6 +140,12 @@ def shells(charts: Charts, *, start: bool = False) -> dict[str, dict[str, Any]]:
 def empty(charts: Charts) -> dict[str, Columns]:
     """Every chart's columns before there are any points."""
     return {name: [{"x": [], "y": []} for _ in make(False).data] for name, make in charts.items()}
+
+
+def add(columns: dict[str, list[Any]], *row: Any) -> None:
+    """Append a row to a trace's columns, in their order."""
+    for column, value in zip(columns.values(), row, strict=True):
+        column.append(value)
 
 
 Drawn = tuple[Columns, dict[str, Any]]

@@ -3,84 +3,22 @@
 Measurements are drawn solid, claims as a tick or a dashed line, and theory beside a measurement as a diamond.
 """
 
-from __future__ import annotations
-
 import math
+from functools import partial
 from typing import Any
 
-import plotly.graph_objects as go
-
 from lab.claims.claim import ClaimChart, Series
-from visualize.charts.base import Columns, Drawn, blank, legend, look, short
-from visualize.states import OWN
+from visualize.charts.base import Columns, Drawn, figure_of, short
 
-LINES = (
-    ("#0072B2", "#56B4E9", "circle"),
-    ("#D55E00", "#FF8A4C", "square"),
-    ("#009E73", "#2CC79A", "diamond"),
-    ("#CC79A7", "#CC79A7", "triangle-up"),
-)
-"""A line's colour in light and dark, and the shape of its points."""
+LINES = 4
+"""Most measured lines in a chart."""
 CLAIMED = 2
 """Most claimed series in a chart: a number, or the two ends of a range."""
 MANY = 20
 """Most points of a line that are marked; those of a longer line are not."""
 ABSENT: dict[str, Any] = {"x": [], "y": [], "showlegend": False}
 
-
-def lines_figure(dark: bool = False) -> go.Figure:
-    """As many lines as there are colours, and dashed ones for what is claimed."""
-    lines = [
-        go.Scatter(
-            mode="lines+markers",
-            line={"color": colours[dark], "width": 2},
-            marker={"symbol": symbol, "size": 6},
-            hovertemplate="%{x:,.4~g}: %{y:,.4~g}<extra>%{fullData.name}</extra>",
-        )
-        for *colours, symbol in LINES
-    ]
-    broken = {"color": look(dark).ink, "dash": "dash", "width": 1.5}
-    claimed = [go.Scatter(mode="lines", line=broken, hoverinfo="skip") for _ in range(CLAIMED)]
-    return blank([*lines, *claimed], dark, **_frame(dark), yaxis={"nticks": 6})
-
-
-def bars_figure(dark: bool = False) -> go.Figure:
-    """Horizontal bars, diamonds for theory, ticks for what is claimed."""
-    colours = look(dark)
-    hover = "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>"
-    bar = go.Bar(orientation="h", marker={"color": OWN}, width=0.6, hovertemplate=hover)
-    theory = go.Scatter(
-        mode="markers",
-        marker={"symbol": "diamond", "size": 9, "color": colours.paper, "line": {"color": colours.ink, "width": 1.5}},
-        hovertemplate=hover,
-    )
-    ticks = [
-        go.Scatter(
-            mode="markers",
-            marker={"symbol": "line-ns-open", "size": 20, "color": colours.ink, "line": {"width": 2.5}},
-            hovertemplate=hover,
-        )
-        for _ in range(CLAIMED)
-    ]
-    names = {
-        "showgrid": False,
-        "autorange": "reversed",
-        "automargin": True,
-        "tickfont": {"color": colours.ink, "size": 11},
-    }
-    return blank([bar, theory, *ticks], dark, **_frame(dark), yaxis=names)
-
-
-def _frame(dark: bool) -> dict[str, Any]:
-    return {
-        "margin": {"l": 56, "r": 14, "t": 8, "b": 40},
-        "showlegend": True,
-        "legend": legend(dark),
-        "xaxis": {"nticks": 6, "fixedrange": True},
-    }
-
-
-CHARTS = {"lines": lines_figure, "bars": bars_figure}
+CHARTS = {"lines": partial(figure_of, "claim_lines"), "bars": partial(figure_of, "claim_bars")}
 
 
 def columns(chart: ClaimChart) -> Drawn:
@@ -110,7 +48,7 @@ def _logarithmic(axis: str, values: list[float]) -> dict[str, Any]:
 def _lines(chart: ClaimChart) -> Columns:
     claimed = [one for one in chart.series if one.kind == "claimed"]
     lines = [one for one in chart.series if one.kind != "claimed"]
-    marked = [row | ({"mode": "lines"} if len(row["x"]) > MANY else {}) for row in _filled(lines, len(LINES))]
+    marked = [row | ({"mode": "lines"} if len(row["x"]) > MANY else {}) for row in _filled(lines, LINES)]
     return [*marked, *_filled(claimed, CLAIMED)]
 
 

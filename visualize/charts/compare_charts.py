@@ -1,17 +1,13 @@
 """A comparison's bars: tokens per second of each setting, every run as a point, quartiles as a line."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import plotly.graph_objects as go
+from functools import partial
 
 from lab.measure.comparison import MAX_CONFIGS, Summary
 from lab.util.messages import counted
 from visualize.charts import theory_charts as theory
-from visualize.charts.base import Drawn, blank, look, words
+from visualize.charts.base import Drawn, add, figure_of
 from visualize.format_numbers import three
 from visualize.text import label
 
@@ -27,36 +23,7 @@ def times(ratio: float) -> str:
     return f"×{three(ratio)}"
 
 
-def bars_figure(dark: bool = False) -> go.Figure:
-    """Horizontal bars, the first setting on top."""
-    colours = look(dark)
-    bar = go.Bar(
-        name="median",
-        orientation="h",
-        width=0.62,
-        marker={"color": colours.other, "line": {"width": 0}},
-        hovertemplate="%{customdata}<extra></extra>",
-    )
-    quartiles = go.Scatter(name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip")
-    runs = go.Scatter(
-        name="runs",
-        mode="markers",
-        marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
-        hovertemplate="%{customdata} tokens/s, one run<extra></extra>",
-    )
-    return blank(
-        [bar, quartiles, runs, words(dark, 13, "middle left", name="speed-up")],
-        dark,
-        margin={"l": 104, "r": 10, "t": 4, "b": 24},
-        xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
-        yaxis={
-            "range": [MAX_CONFIGS - 0.5, -0.5],
-            "automargin": True,  # names may be of wide letters
-            "showgrid": False,
-            "fixedrange": True,
-            "tickfont": {"color": colours.ink, "size": 11},
-        },
-    )
+bars_figure = partial(figure_of, "settings")
 
 
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
@@ -73,14 +40,14 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
             f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
             f"{counted(len(summary.rates), 'run')}"
         )
-        _add(bar, rate.median, place, said)
+        add(bar, rate.median, place, said)
         for end in (rate.lower, rate.upper, None):
-            _add(quartiles, end, place)
+            add(quartiles, end, place)
         for one in summary.rates:
-            _add(runs, one, place, three(one))
+            add(runs, one, place, three(one))
         if summary.speedup:
             faster = _faster(summary.factors, clear=summary.clear)
-            _add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
+            add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
     return [bar, quartiles, runs, factors], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
@@ -105,11 +72,6 @@ def _faster(factors: Sequence[float], *, clear: bool) -> str:
     if len(factors) == 1:
         return f"{factor},<br>one run"  # on one line it would overlap the bars
     return f"<b>{factor}</b>" if clear else "unclear"
-
-
-def _add(columns: dict[str, list[Any]], *row: Any) -> None:
-    for column, value in zip(columns.values(), row, strict=True):
-        column.append(value)
 
 
 CHARTS = {"bars": bars_figure, **theory.CHARTS}

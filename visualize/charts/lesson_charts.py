@@ -1,7 +1,5 @@
 """A lesson's own charts: a few figures as bars, and distances that fall, or do not, as draws add up."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ import plotly.graph_objects as go
 from lab.measure.comparison import Summary
 from lessons.template import WRITE, Unit
 from visualize.charts import compare_charts
-from visualize.charts.base import Columns, Drawn, axis_title, blank, legend, look, words
+from visualize.charts.base import Columns, Drawn, add, axis_title, blank, legend, look, words
 from visualize.states import OWN
 from visualize.text import label
 
@@ -76,10 +74,10 @@ def ratios_columns(settings: Mapping[str, Summary]) -> Drawn:
     edge = 2.4 * max(max(one.factors) for one in settings.values())  # the text needs the rest
     for place, (name, one) in enumerate(settings.items()):
         found = speedup_words(one)
-        _add(bar, statistics.median(one.factors), place, f"{label(name)}: {found}")
-        _add(said, edge, place, found.replace(" (", "<br>("))
+        add(bar, statistics.median(one.factors), place, f"{label(name)}: {found}")
+        add(said, edge, place, found.replace(" (", "<br>("))
         for factor in one.factors:
-            _add(repeats, factor, place, times(factor))
+            add(repeats, factor, place, times(factor))
     return [bar, {"x": [], "y": []}, repeats, said], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(settings) - 0.5, -0.5],
@@ -95,11 +93,6 @@ def speedup_words(one: Summary) -> str:
         return f"{factor} (one run)"
     sure = "" if one.clear or low == high else "unclear: "
     return factor if low == high else f"{factor} ({sure}{low} to {high})"
-
-
-def _add(columns: dict[str, list[Any]], *row: Any) -> None:
-    for column, value in zip(columns.values(), row, strict=True):
-        column.append(value)
 
 
 LINES = {

@@ -3,8 +3,7 @@
 KV formats are distinguished by dashes and words; the chosen one has the colour of the cache.
 """
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,7 +12,7 @@ from lab.memory.capacity import POLICIES, Deployment, MemorySplit
 from lab.memory.catalogue import GiB
 from lab.settings import KV_DTYPES
 from lab.util.messages import counted
-from visualize.charts.base import Drawn, blank, legend, look, with_room
+from visualize.charts.base import Drawn, blank, figure_of, look, with_room
 from visualize.format_numbers import digits
 from visualize.states import OWN
 
@@ -25,16 +24,14 @@ DASHES = {
     "fp8_per_token_head": "dashdot",
     "int4_per_token_head": "longdashdot",
 }
-PARTS = {"weights": "weights", "set_aside": "reserved", "tokens": "tokens", "vain": "wasted", "unused": "unused"}
-"""``MemorySplit`` in words, in the order in which the parts are stacked."""
+PARTS = ("weights", "set_aside", "tokens", "vain", "unused")
+"""Of ``MemorySplit``, as they are stacked."""
 UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
 """No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""
 POINTS = 64
 
 Others = dict[str, Deployment]
 """The same deployment in every KV format that its model supports, by format."""
-HATCH = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
-CLEAR = "rgba(0,0,0,0)"
 
 
 def unit(size: float) -> tuple[str, int]:
@@ -117,40 +114,6 @@ def length_columns(chosen: Deployment, others: Others) -> Drawn:
 # -- sequences that fit ----------------------------------------------------------------------
 
 
-def fit_figure(dark: bool = False) -> go.Figure:
-    """Two bars per format: contiguous hatched, paged filled, each with its number. They lie, so that numbers of any
-    length have room."""
-    colours = look(dark)
-    markers = {
-        "contiguous": {"color": CLEAR, "line": {"width": 1.2, "color": OWN}, "pattern": HATCH},
-        "paged": {"color": OWN, "line": {"width": 1.2, "color": OWN}},
-    }
-    bars = [
-        go.Bar(
-            name=policy,
-            orientation="h",
-            marker=markers[policy],
-            textposition="outside",
-            constraintext="none",
-            textfont={"color": colours.ink, "size": 10},
-            cliponaxis=False,
-            hovertemplate=f"%{{y}}, {policy}: %{{customdata}}<extra></extra>",
-        )
-        for policy in POLICIES
-    ]
-    return blank(
-        bars,
-        dark,
-        barmode="group",
-        bargap=0,
-        margin={"l": 100, "r": 10, "t": 2, "b": 42},
-        showlegend=True,
-        legend=legend(dark, y=-0.13, yanchor="top"),
-        xaxis={"range": [0, 1], "nticks": 5, "tickangle": 0, "tickformat": "~s", "fixedrange": True},
-        yaxis={"autorange": "reversed", **_names(dark)},
-    )
-
-
 def fit_columns(chosen: Deployment, others: Others) -> Drawn:
     """Sequences by policy and format; the chosen format's name is bold."""
     names = [f"<b>{KV_DTYPES[key]}</b>" if key == chosen.kv_dtype else KV_DTYPES[key] for key in others]
@@ -171,47 +134,6 @@ def fit_columns(chosen: Deployment, others: Others) -> Drawn:
 # -- where the memory is ---------------------------------------------------------------------
 
 
-def split_figure(dark: bool = False) -> go.Figure:
-    """A device's memory as a bar, one per policy, with as many sequences as fit."""
-    colours = look(dark)
-    markers = {
-        "weights": {"color": colours.verify},
-        "set_aside": {"color": colours.other},
-        "tokens": {"color": OWN},
-        "vain": {"color": CLEAR, "pattern": HATCH, "line": {"width": 1, "color": OWN}},
-        "unused": {"color": CLEAR, "line": {"width": 1, "color": colours.faint}},
-    }
-    bars = [
-        go.Bar(
-            name=words,
-            orientation="h",
-            marker=markers[part],
-            width=0.62,
-            hovertemplate=f"%{{y}}: {words} %{{x:,.3r}} GiB<extra></extra>",
-        )
-        for part, words in PARTS.items()
-    ]
-    return blank(
-        bars,
-        dark,
-        barmode="stack",
-        margin={"l": 82, "r": 24, "t": 4, "b": 64},
-        showlegend=True,
-        legend=legend(dark, y=-0.2, yanchor="top", traceorder="normal"),
-        xaxis={
-            "range": [0, 1],
-            "nticks": 5,
-            "tickangle": 0,
-            "ticksuffix": " GiB",
-            "showticksuffix": "first",  # there is no room for all of them
-            "exponentformat": "none",  # a "k" would appear at the first only, as the unit does
-            "separatethousands": True,
-            "fixedrange": True,
-        },
-        yaxis=_names(dark),
-    )
-
-
 def split_columns(chosen: Deployment) -> Drawn:
     """GiB by part and policy, contiguous on top."""
     splits: dict[str, MemorySplit] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
@@ -221,7 +143,7 @@ def split_columns(chosen: Deployment) -> Drawn:
     return columns, {"xaxis.range": [0, chosen.memory / GiB]}
 
 
-CHARTS = {"length": length_figure, "fit": fit_figure, "split": split_figure}
+CHARTS = {"length": length_figure, "fit": partial(figure_of, "fit"), "split": partial(figure_of, "split")}
 
 
 def columns(chosen: Deployment, others: Others) -> dict[str, Drawn]:
@@ -230,16 +152,4 @@ def columns(chosen: Deployment, others: Others) -> dict[str, Drawn]:
         "length": length_columns(chosen, others),
         "fit": fit_columns(chosen, others),
         "split": split_columns(chosen),
-    }
-
-
-def _names(dark: bool) -> dict[str, Any]:
-    """The axis with the names of bars that lie."""
-    return {
-        "showgrid": False,
-        "fixedrange": True,
-        "tickfont": {"color": look(dark).ink, "size": 12},
-        "ticks": "outside",
-        "ticklen": 5,
-        "tickcolor": CLEAR,
     }

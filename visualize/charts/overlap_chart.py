@@ -5,8 +5,6 @@ exceeds q. On the right is the same accepted part, topped by what is drawn in pl
 on both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

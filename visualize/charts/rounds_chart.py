@@ -4,8 +4,6 @@ A column is one pass of the target, the prefill first. The bottom row is the tok
 itself chose in that pass; the round's draft tokens are above it, first to last.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

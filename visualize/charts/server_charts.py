@@ -4,77 +4,27 @@ Time is in seconds since the watching began. Colours are those of the Lab's own 
 requests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
-
-import plotly.graph_objects as go
 
 from lab.vllm.completion import ReportedRounds
 from visualize.charts import rounds_chart as rounds
-from visualize.charts.base import Columns, Patch, blank, look, nice_ceiling
-from visualize.charts.pool_charts import over_time, queue_figure, speed_figure
-from visualize.states import OWN, STATES
+from visualize.charts.base import Columns, Patch, add, figure_of, nice_ceiling
+from visualize.charts.pool_charts import queue_figure, speed_figure
 
 SECONDS = 300
 """Most seconds in view."""
 FIRST = 60
 """Seconds in view at first."""
 
-
-def usage_figure(dark: bool = False) -> go.Figure:
-    """The share of the cache's blocks that is in use."""
-    line = {"width": 1.5, "color": OWN}
-    area = go.Scatter(
-        name="in use",
-        mode="lines",
-        fill="tozeroy",
-        fillcolor="rgba(204,121,167,0.45)",  # OWN, so that the grid shows through
-        line=line,
-        hovertemplate="%{x:.0f} s: %{y:.1%} in use<extra></extra>",
-    )
-    return _shares([area], dark)
-
-
-def hits_figure(dark: bool = False) -> go.Figure:
-    """The share of prompt tokens that were found in the prefix cache."""
-    state = STATES["bonus"]
-    line = go.Scatter(
-        name="hits",
-        mode="lines+markers",
-        line={"color": state.dark if dark else state.light, "width": 1.6},
-        marker={"size": 4},
-        hovertemplate="%{x:.0f} s: %{y:.0%} of the tokens looked up were found<extra></extra>",
-    )
-    return _shares([line], dark)
-
-
-def acceptance_figure(dark: bool = False) -> go.Figure:
-    """Accepted draft tokens over rounds, one bar per position."""
-    state = STATES["accepted"]
-    bars = go.Bar(
-        name="accepted",
-        marker={"color": state.dark if dark else state.light, "line": {"width": 0}},
-        width=0.7,
-        hovertemplate="draft token %{x}: accepted in %{y:.0%} of the rounds<extra></extra>",
-    )
-    return blank(
-        [bars],
-        dark,
-        margin={"l": 44, "r": 12, "t": 6, "b": 24},
-        xaxis={"range": [0.4, 4.6], "dtick": 1, "tickprefix": "draft ", "showtickprefix": "first", "showgrid": False},
-        yaxis={"range": [0, 1.04], "dtick": 0.25, "tickformat": ".0%", "fixedrange": True},
-    )
-
-
 CHARTS = {
-    "usage": usage_figure,
+    "usage": partial(figure_of, "usage"),
     "queue": queue_figure,
     "speed": speed_figure,
-    "hits": hits_figure,
-    "acceptance": acceptance_figure,
+    "hits": partial(figure_of, "hits"),
+    "acceptance": partial(figure_of, "acceptance"),
     "rounds": rounds.figure,
 }
 LINES = {"usage": 1, "queue": 2, "speed": 1, "hits": 1}
@@ -114,9 +64,7 @@ def reported_rounds(reported: ReportedRounds) -> dict[str, Any]:
     columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
 
     def put(number: int, row: int, state: str) -> None:
-        trace = columns[rounds.TRACES.index(state)]
-        for name, value in {"x": number, "y": row, "customdata": ["token not reported", "", row]}.items():
-            trace[name].append(value)
+        add(columns[rounds.TRACES.index(state)], number, row, ["token not reported", "", row])
 
     for number, (drafted, accepted) in enumerate(zip(reported.drafted, reported.accepted, strict=True), 1):
         put(number, 0, "recovered" if accepted < drafted else "bonus")
@@ -124,9 +72,3 @@ def reported_rounds(reported: ReportedRounds) -> dict[str, Any]:
             put(number, row, "accepted" if row <= accepted else "rejected" if row == accepted + 1 else "unjudged")
     most = max(4, *reported.drafted, 0)
     return {"columns": columns, "layout": rounds.layout(len(reported.drafted)) | rounds.rows(most)}
-
-
-def _shares(traces: list[Any], dark: bool) -> go.Figure:
-    figure = over_time(traces, dark)
-    figure.update_yaxes(range=[0, 1.04], tickformat=".0%", dtick=0.25, tickfont={"color": look(dark).muted})
-    return figure

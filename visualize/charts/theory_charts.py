@@ -3,12 +3,12 @@
 A setting has the same mark everywhere on the page; curves carry their own names.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,11 +18,10 @@ from lab.measure.interval import share_interval
 from lab.measure.scaling_fit import CACHED, UNCACHED, StepTimes
 from lab.measure.theory import Speculated, speedup
 from lab.settings import KV_DTYPES
-from visualize.charts.base import Drawn, axis_title, blank, legend, look, nice_ceiling, with_room, words
+from visualize.charts.base import Drawn, add, axis_title, blank, figure_of, look, nice_ceiling, with_room, words
 from visualize.charts.rounds_chart import LABELS
-from visualize.charts.timing_chart import PARTS, part_colours
+from visualize.charts.timing_chart import PARTS
 from visualize.format_numbers import byte_unit, digits
-from visualize.states import OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Gammas whose curves are always drawn."""
@@ -48,8 +47,7 @@ class Curves:
 
     def add(self, x: list[float], y: list[float], name: str) -> None:
         join(self.line, x, y)
-        for column, value in zip(self.names.values(), (x[-1], y[-1], name), strict=True):
-            column.append(value)
+        add(self.names, x[-1], y[-1], name)
 
     def over_acceptance(self, gamma: int, of: Callable[[float, int], float]) -> None:
         """Add a gamma's curve of ``of(acceptance, gamma)``."""
@@ -82,59 +80,29 @@ def curves_figure(
     x: str,
     xaxis: Mapping[str, Any],
     yaxis: Mapping[str, Any],
-    hover: str = "",
+    hover: str,
     spread: bool = False,
-    dots: Iterable[go.Scatter] = (),
     margin: tuple[int, int] = (40, 34),
 ) -> go.Figure:
-    """Curves with their names, above ``dots``; below settings' marks with ``hover`` texts, perhaps with ``spread``:
-    quartiles or an interval through each. ``x``: the axis' title; ``margin``: left and right."""
+    """Curves with their names, below settings' marks with ``hover`` texts, perhaps with ``spread``: quartiles or an
+    interval through each. ``x``: the axis' title; ``margin``: left and right."""
     colours = look(dark)
-    line = {"color": colours.muted, "width": 2 if dots else 1.5}
-    traces = [*dots, go.Scatter(name="theory", mode="lines", line=line, hoverinfo="skip")]
-    traces.append(words(dark, 11, muted=True, name="names"))
-    if spread:
-        line = {"color": colours.ink, "width": 1.5}
-        traces.append(go.Scatter(name="spread", mode="lines", line=line, hoverinfo="skip"))
-    if hover:
-        said = {"hovertemplate": f"%{{text}} {hover}<extra></extra>", "hoverinfo": None}
-        traces.append(words(dark, 17, "middle center", name="measured", **said))
-    left, right = margin
-    return blank(
-        traces,
-        dark,
-        margin={"l": left, "r": right, "t": 8, "b": 36},
-        xaxis={"title": axis_title(x, dark), **xaxis},
-        yaxis={**yaxis},
+    lines = {"theory": colours.muted, "spread": colours.ink} if spread else {"theory": colours.muted}
+    traces = [
+        go.Scatter(name=name, mode="lines", line={"color": colour, "width": 1.5}, hoverinfo="skip")
+        for name, colour in lines.items()
+    ]
+    said = {"hovertemplate": f"%{{text}} {hover}<extra></extra>", "hoverinfo": None}
+    names, measured = (
+        words(dark, 11, muted=True, name="names"),
+        words(dark, 17, "middle center", name="measured", **said),
     )
+    margins = {"l": margin[0], "r": margin[1], "t": 8, "b": 36}
+    title = {"title": axis_title(x, dark), **xaxis}
+    return blank([traces[0], names, *traces[1:], measured], dark, margin=margins, xaxis=title, yaxis={**yaxis})
 
 
 # -- a round ------------------------------------------------------------------------------------
-
-
-def round_figure(dark: bool = False) -> go.Figure:
-    """A round, part after part, above as many tokens one by one: two rows per setting, all on one time axis."""
-    colours = part_colours(dark)
-    bars = [
-        go.Bar(
-            name=part,
-            orientation="h",
-            width=0.72,
-            marker={"color": colours[part], "line": {"width": 1.5, "color": look(dark).paper}},
-            hovertemplate="%{customdata}<extra></extra>",
-        )
-        for part in PARTS
-    ]
-    return blank(
-        [*bars, words(dark, 11, muted=True, name="names", showlegend=False)],
-        dark,
-        barmode="overlay",
-        margin={"l": 88, "r": 10, "t": 24, "b": 24},
-        showlegend=True,
-        legend=legend(dark),
-        xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " ms", "fixedrange": True},
-        yaxis={"range": [1.5, -0.5], "showgrid": False, "fixedrange": True},
-    )
 
 
 def round_columns(found: Marked) -> Drawn:
@@ -152,11 +120,9 @@ def round_columns(found: Marked) -> Drawn:
         for name, row, boxes in both:
             at = 0.0
             for part, ms, what in boxes:
-                for column, value in zip(bars[part].values(), (ms, at, row, f"{what}: {ms:.2f} ms"), strict=True):
-                    column.append(value)
+                add(bars[part], ms, at, row, f"{what}: {ms:.2f} ms")
                 at += ms
-            for column, value in zip(names.values(), (at, row, f" {at:.2f} ms"), strict=True):
-                column.append(value)
+            add(names, at, row, f" {at:.2f} ms")
             ticks.append(name)
             rows.append(row)
             longest = max(longest, at)
@@ -236,10 +202,7 @@ def positions_columns(found: Marked) -> Drawn:
                 f"{accepted} of {verified} accepted<br>95% if independent: {sure.low:.0%} to {sure.high:.0%} "
                 "(Wilson, 95%)"
             )
-            for column, value in zip(
-                places.values(), (position + beside, accepted / verified, mark, said), strict=True
-            ):
-                column.append(value)
+            add(places, position + beside, accepted / verified, mark, said)
     widest = max((one.gamma for one in found.values()), default=4)
     return [curves.line, curves.names, whiskers(spread), places], {
         "xaxis.range": [0.5, widest + 0.7],
@@ -263,27 +226,6 @@ def columns(found: Marked) -> dict[str, Drawn]:
 
 
 # -- what grows with the length of a text ---------------------------------------------------------
-
-
-def growth_figure(dark: bool = False) -> go.Figure:
-    """Milliseconds a token against the text's length, and a curve through each."""
-    dots = [
-        go.Scatter(
-            name=name,
-            mode="markers",
-            marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
-            hovertemplate="length %{x:,}: %{y:.1f} ms<extra>%{fullData.name}</extra>",
-        )
-        for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, look(dark).verify, "x-thin-open"))
-    ]
-    return curves_figure(
-        dark,
-        dots=dots,
-        margin=(52, 78),
-        x="tokens so far",
-        xaxis={"range": [0, 1], "nticks": 6},
-        yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
-    )
 
 
 def growth_columns(times: Mapping[str, StepTimes]) -> Drawn:
@@ -326,47 +268,10 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
     }
 
 
-_ACCEPTANCE = {"x": "acceptance a", "xaxis": {"range": [0, 1], "nticks": 6}}
+_CURVES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 CHARTS = {
-    "round": round_figure,
-    "tokens": partial(
-        curves_figure,
-        hover="a = %{x:.3f}: %{y:.2f} tokens per round, measured",
-        **_ACCEPTANCE,
-        yaxis={"range": [0, 9], "nticks": 6},
-    ),
-    "speedup": partial(
-        curves_figure,
-        hover="γ %{x}: ×%{y:.2f}, measured",
-        spread=True,
-        x="draft tokens per round γ",
-        xaxis={"range": [0.5, 8.5], "dtick": 1},
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    ),
-    "gains": partial(
-        curves_figure,
-        hover="a = %{x:.3f}: ×%{y:.2f}, measured",
-        spread=True,
-        **_ACCEPTANCE,
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    ),
-    "positions": partial(
-        curves_figure,
-        hover="draft token %{x:.0f}: %{customdata}",
-        spread=True,
-        margin=(44, 34),
-        x="position in the round",
-        xaxis={"range": [0.5, 4.5], "dtick": 1},
-        yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
-    ),
-    "growth": growth_figure,
-    "cache": partial(
-        curves_figure,
-        hover="length %{x:,}: %{customdata}, measured",
-        margin=(52, 46),
-        x="tokens",
-        xaxis={"range": [0, 1], "nticks": 5},
-        yaxis={"range": [0, 1], "nticks": 5},
-    ),
+    "round": partial(figure_of, "round"),
+    **{name: partial(curves_figure, **how) for name, how in _CURVES.items()},
+    "growth": partial(figure_of, "growth"),
 }
 """Each makes its chart's empty figure for light or dark."""

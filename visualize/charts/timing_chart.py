@@ -1,11 +1,9 @@
 """The time of each pass by part, the prefill first, and the resulting speed."""
 
-from __future__ import annotations
-
-import plotly.graph_objects as go
+from functools import partial
 
 from lab.trace.events import StepTimed
-from visualize.charts.base import blank, look, window, words
+from visualize.charts.base import figure_of, look
 from visualize.states import DRAFT_TIME
 
 MODELS = ("draft", "target")
@@ -22,44 +20,7 @@ def part_colours(dark: bool) -> dict[str, str]:
     return {"draft": DRAFT_TIME, "target": colours.verify, "other": colours.other, "speed": colours.ink}
 
 
-def figure(dark: bool = False) -> go.Figure:
-    """Stacked bars in milliseconds, and tokens/s as a line on the right-hand axis."""
-    colours = part_colours(dark)
-    bars = [
-        go.Bar(
-            name=part,
-            marker={"color": colours[part], "line": {"width": 0}},
-            hovertemplate=f"Pass %{{x}}: {part} %{{y:.2f}} ms{'<br>%{customdata}' * (part in MODELS)}<extra></extra>",
-            width=0.8,
-        )
-        for part in PARTS
-    ]
-    line = go.Scatter(
-        name="tokens/s",
-        yaxis="y2",
-        mode="lines",
-        line={"color": colours["speed"], "width": 1.6},
-        hovertemplate=f"Pass %{{x}}: %{{y:,.4~r}} tokens/s, mean of up to {SMOOTH} passes<extra></extra>",
-    )
-    prefill = words(dark, 11, muted=True, name="prefill", yaxis="y3", texttemplate="\u2002%{text}", cliponaxis=True)
-    return blank(
-        [*bars, line, prefill],
-        dark,
-        barmode="stack",
-        margin={"l": 48, "r": 40, "t": 4, "b": 24},
-        xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
-        yaxis={"range": [0, 10], "nticks": 5, "ticksuffix": " ms"},
-        yaxis2={
-            "range": [0, 500],
-            "overlaying": "y",
-            "side": "right",
-            "showgrid": False,
-            "zeroline": False,
-            "tickvals": [],
-            "tickfont": {"color": look(dark).muted, "size": 11},
-        },
-        yaxis3={"range": [0, 1], "overlaying": "y", "visible": False, "fixedrange": True},
-    )
+figure = partial(figure_of, "timing")
 
 
 def caption(timed: StepTimed, limit: str) -> str:

@@ -1,7 +1,5 @@
 """The lab as a folder of files that needs no server."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Marks of every possible answer, made in advance for a page without a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lessons.expressions import Figures

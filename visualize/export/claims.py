@@ -1,7 +1,5 @@
 """The claims, as checked on the machine that made the site."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

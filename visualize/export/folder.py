@@ -1,7 +1,5 @@
 """The folder that a site is written to. Anything else in it stays as it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The first page of a site, and the README that a static Space needs beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS
 from lab.trace.run import Run
+from visualize.assets import read
 from visualize.export.lessons import address as lesson_address
 from visualize.export.pages import Page, filled
 from visualize.export.runs import Recording, address
@@ -90,29 +89,6 @@ def _tally(claims: Mapping[str, Any]) -> str:
     return ", ".join(f"{escape(label)}: {count}" for label, count in counts.items() if count)
 
 
-README = """---
-title: Decode Lab, recorded
-emoji: 🔬
-colorFrom: blue
-colorTo: green
-sdk: static
-app_file: index.html
-header: mini
-license: apache-2.0
-short_description: Runs, lessons and claims of a decoding engine, recorded
----
-
-# Decode Lab, recorded
-
-{where}
-
-Open `index.html`: from a disk, from a static Space, from GitHub Pages or any other place that serves files. Nothing is
-loaded from elsewhere and nothing is sent. Made by `python -m lab.export`; `site.json` lists its files.
-
-`assets/plotly.min.js` is plotly.js by Plotly, Inc., under the MIT licence; all else is Decode Lab's, under Apache-2.0.
-"""
-
-
 def readme(where: str) -> str:
     """``README.md``, with the header that a static Space reads. ``where``: plain text."""
-    return README.format(where=where)
+    return read("export/readme.md").format(where=where)

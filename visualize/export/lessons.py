@@ -1,7 +1,5 @@
 """The site's lessons: measured once; predictions are taken, compared and marked in the browser alone."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Parts that all pages of a site share: the header, the links to the others, and the files beside them."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """The site's runs: a handful made by the engine here, and any from files."""
 
-from __future__ import annotations
-
 import re
 import threading
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +26,6 @@ from visualize.text import visible
 REPEATS = 3
 LONGEST = 80
 """Most characters of a name taken from a file: with a number and ``.json`` or ``.html``, it has to be a file name."""
-POOL = 32
-"""Slots of cache: few enough that each block can be seen."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +50,10 @@ class Recording:
     repeats: Sequence[Run]
 
 
-def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> SiteRun:
-    usual = {"speculative": "off", "paged": False, "max_tokens": 120, "logprobs": 5, "num_blocks": POOL}
-    return SiteRun(title, about, Settings(**usual | {"temperature": temperature} | changes))
-
-
+_DATA = tomllib.loads(Path(__file__).with_name("runs.toml").read_text("utf-8"))
 PRESETS = {
-    "plain": _preset("One token a pass", "Plain decoding with a KV cache: what all others are compared with."),
-    "no-cache": _preset(
-        "Without a KV cache", "Every pass computes the whole text again, and takes longer.", kv_cache=False
-    ),
-    "int8": _preset(
-        "Cache in INT8", "A cached number takes one byte, and a scale for every token and head.", kv_dtype="int8"
-    ),
-    "paged": _preset("Paged blocks", "Blocks are handed out as they fill; nothing is reserved for later.", paged=True),
-    "draft": _preset(
-        "A draft model, greedy",
-        "A small model proposes four tokens per pass. Greedy text repeats itself, which makes drafting easy.",
-        speculative="draft",
-    ),
-    "draft-drawn": _preset(
-        "A draft model, temperature 0.8",
-        "Draft tokens are accepted with probability min(1, p / q).",
-        0.8,
-        speculative="draft",
-    ),
-    "mismatched": _preset(
-        "A mismatched draft",
-        "It was trained on other texts. The target rejects most of its draft tokens.",
-        0.8,
-        speculative="draft",
-        pair="mismatched",
-    ),
-    "lookup": _preset(
-        "Prompt lookup",
-        "No draft model: it proposes what followed the same few tokens earlier, and greedy text repeats itself.",
-        speculative="ngram",
-    ),
+    name: SiteRun(one["title"], one["about"], Settings(**_DATA["all"] | one.get("settings", {})))
+    for name, one in _DATA["runs"].items()
 }
 """The runs to make, by name, in the order in which they are listed."""
 

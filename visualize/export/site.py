@@ -1,7 +1,5 @@
 """The whole site: everything is made first, and then put together."""
 
-from __future__ import annotations
-
 import html
 import shutil
 import time

@@ -1,7 +1,5 @@
 """A run to download: as a file to open again, as numbers, and as a page that plays by itself."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Work for visitors, each in its own thread, taking turns because there is one machine. A workshop shares turns."""
 
-from __future__ import annotations
-
 import contextvars
 import logging
 import threading
@@ -72,7 +70,7 @@ class JobQueue:
         return self._closed
 
     @contextmanager
-    def visit(self, work: QueuedJob) -> Iterator[None]:
+    def visit(self, work: "QueuedJob") -> Iterator[None]:
         """Count ``work`` as in progress, from its first turn to its last.
 
         Raises:

@@ -4,8 +4,6 @@ The engine must not wait for those who watch: its thread only appends events to 
 a second, has new events reduced (``visualize.jobs.reducer_process``) and puts the result into a channel.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

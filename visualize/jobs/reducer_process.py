@@ -5,8 +5,6 @@ Another process does not. It serves all visitors' runs, imports neither torch no
 and ends with the process that started it.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import pickle

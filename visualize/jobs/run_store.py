@@ -1,7 +1,5 @@
 """The runs on visitors' stages: to be downloaded, and opened again from a file."""
 
-from __future__ import annotations
-
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence

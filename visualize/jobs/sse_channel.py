@@ -5,8 +5,6 @@ message. A page that lost its connection resumes after the last message it got (
 stream with no news sends a sign of life, so that silence means a lost connection.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time
@@ -31,7 +29,7 @@ ALIVE, END = "event: alive\ndata:\n\n", "event: end\ndata:\n\n"
 FRESH = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 """Keep a proxy from holding back what is sent."""
 
-_open: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
+_open: "weakref.WeakValueDictionary[str, Channel]" = weakref.WeakValueDictionary()
 
 
 class Channel:

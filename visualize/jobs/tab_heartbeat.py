@@ -9,8 +9,6 @@ And a browser opens six connections to a server, over all its tabs: the sixth ta
 hidden, with nothing under way, says that it stays and closes its connection until it is shown (``presence.js``).
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re

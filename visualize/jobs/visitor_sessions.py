@@ -1,7 +1,5 @@
 """Visitors, by browser session: what each has in progress, and what their next run is compared with."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ own process never touches CUDA. Anywhere else ``spaces.GPU`` leaves a function u
 other engine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

@@ -1,7 +1,5 @@
 """The blocks of a KV cache as events change them: one map for the Lab, the Pool and the Room."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

@@ -1,9 +1,9 @@
 """A comparison as JSON for the page: the numbers, the race, and what is said about the outputs."""
 
-from __future__ import annotations
-
 import statistics
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lab.cli.json_results import fell_back
@@ -22,34 +22,9 @@ from visualize.reduce.narration import quoted
 from visualize.text import visible
 
 DASH = "–"
-COLUMNS = (
-    ("tokens/s", "Tokens per second after the first: median; small: the quartiles of the runs."),
-    (
-        "speed-up",
-        "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "
-        "factor's 95% interval alone (Student's t on logarithms), in which 1 lies.",
-    ),
-    ("TTFT", "Time to first token, from the request on: median."),
-    (
-        "ITL p50",
-        "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
-        "round share its time.",
-    ),
-    ("accepted", "Acceptance rate: accepted / proposed draft tokens, all runs together."),
-    ("KV cache", "Peak bytes: tokens stored; small: memory allocated."),
-    ("memory", "Peak memory. CPU: the whole process, with all else that it holds; GPU: memory allocated in the run."),
-    ("output", "Compared with the first setting's."),
-)
-"""The table's columns, and what each holds."""
-
-PARTINGS = (
-    ("alike", "Tokens that both wrote, before the first that differs."),
-    ("the first wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
-    ("margin", "The likeliest token's p minus the second likeliest's, under the first setting."),
-    ("the second wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
-    ("margin", "The likeliest token's p minus the second likeliest's, under the second setting."),
-)
-"""The columns of the table of first differences."""
+_TABLES = tomllib.loads(Path(__file__).with_name("columns.toml").read_text("utf-8"))
+COLUMNS, PARTINGS, THEORY = (_TABLES[name] for name in ("figures", "partings", "theory"))
+"""The tables' columns, and what each holds: of the figures, of first differences, and of theory."""
 
 REPEATS = "Speed-up is the median of per-repeat ratios, so it can differ from the ratio of two bars."
 

@@ -40,8 +40,6 @@ come frames, and ``{"status": ...}``, ``{"problem": ...}`` or, of a run that was
 ``{"cut": true}``. The same script reads a run in progress, one from a file and one in an exported page.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable

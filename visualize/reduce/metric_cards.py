@@ -3,10 +3,10 @@
 Beside each is the previous run's number, so that switching a toggle and running again is a comparison.
 """
 
-from __future__ import annotations
-
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lab.trace.events import RunStarted
@@ -41,8 +41,8 @@ class Readout:
 
     key: str
     label: str
-    about: str
     read: Callable[[Any], Reading]
+    about: str = ""
     always: bool = True
     better: int = 0
     large: bool = False
@@ -126,86 +126,30 @@ def _memory(metrics: Metrics) -> Reading:
     return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(digits(peak / 1e9), "GB")
 
 
-READOUTS = (
-    Readout(
-        "speed",
-        "Decode speed",
-        "",
-        lambda metrics: speed_reading(metrics.tokens_per_second),
-        better=1,
-        large=True,
-    ),
-    Readout(
-        "pass",
-        "Tokens per pass",
-        "vLLM's mean acceptance length, 1 + accepted / rounds, counts only passes with draft tokens.",
-        _pass,
-        better=1,
-        large=True,
-    ),
-    Readout(
-        "accepted",
-        "Acceptance rate",
-        "As vLLM counts: those after a rejected one are among the proposed, though never verified.",
-        _accepted,
-        better=1,
-        large=True,
-    ),
-    Readout(
-        "variation",
-        "TV from target",
-        "Lossy: of the token that typical acceptance puts at a verified position, summed over the vocabulary from p "
-        "and q; the mean over these positions.",
-        _variation,
-        always=False,
-        better=-1,
-    ),
-    Readout(
-        "kv", "KV cache", "Peak bytes: tokens stored / memory allocated. The change is of the memory.", _kv, better=-1
-    ),
-    Readout(
-        "first",
-        "TTFT",
-        "",
-        lambda metrics: ms_reading(metrics.ttft_ms),
-        better=-1,
-    ),
-    Readout(
-        "found",
-        "Prefix hits",
-        "",
-        lambda metrics: Reading(f"{metrics.cached_prompt_tokens}"),
-        always=False,
-        better=1,
-    ),
-    Readout(
-        "gaps",
-        "ITL p50 / p99",
-        "Median and 99th percentile. The change is of the median.",
-        lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms),
-        better=-1,
-    ),
-    Readout(
-        "rollback",
-        "Rollback",
-        "Mean time to bring the recurrent layers' state back before the rejected draft tokens.",
-        _rollback,
-        always=False,
-        better=-1,
-    ),
-    Readout(
-        "limit",
-        "Roofline",
-        "Whichever binds, memory bandwidth (MBU) or compute (MFU); median after the prefill. "
-        "Above 100%: the limit was measured too low, as on a busy machine; the next run measures it again.",
-        _limit,
-    ),
-    Readout(
-        "memory",
-        "Peak memory",
-        "CPU: RSS of the whole process, program and weights included. GPU: memory allocated.",
-        _memory,
-    ),
+def readouts(page: str, read: Mapping[str, Callable[[Any], Reading]]) -> tuple[Readout, ...]:
+    """The readouts of a page as ``readouts.toml`` has them. ``read``: by key."""
+    return tuple(Readout(key, read=read[key], **how) for key, how in LABELS[page].items())
+
+
+LABELS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
+    Path(__file__).parents[1].joinpath("readouts.toml").read_text("utf-8")
+)
+"""By page and key, what the readouts are called and are."""
+READOUTS = readouts(
+    "run",
+    {
+        "speed": lambda metrics: speed_reading(metrics.tokens_per_second),
+        "pass": _pass,
+        "accepted": _accepted,
+        "variation": _variation,
+        "kv": _kv,
+        "first": lambda metrics: ms_reading(metrics.ttft_ms),
+        "found": lambda metrics: Reading(f"{metrics.cached_prompt_tokens}"),
+        "gaps": lambda metrics: ms_reading(metrics.itl_p50_ms, metrics.itl_p99_ms),
+        "rollback": _rollback,
+        "limit": _limit,
+        "memory": _memory,
+    },
 )
 """Those of a run."""
 

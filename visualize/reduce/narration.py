@@ -4,8 +4,6 @@ Where something rare happened (a fallback, a new window, an eviction), the sente
 and keeps the rest to a few words: one sentence is as much as an audience can read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

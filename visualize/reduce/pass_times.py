@@ -1,7 +1,5 @@
 """Columns of the charts of passes as a run grows: how long each took, and how many tokens it computed again."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

@@ -4,8 +4,6 @@ The queue is always in order of arrival: the newest running sequences are preemp
 where they are older than all that wait.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Literal

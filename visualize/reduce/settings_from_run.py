@@ -1,7 +1,5 @@
 """From a run to the settings on the Lab's page that make it again."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

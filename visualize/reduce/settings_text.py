@@ -1,8 +1,6 @@
 """A run's settings in words: all that matter, those that changed since the previous run, or as few as tell it from
 others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

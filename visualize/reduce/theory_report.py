@@ -1,7 +1,5 @@
 """Theory beside a comparison, and the growth of times with the text, as JSON for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,22 +21,6 @@ GROWTH_TOKENS = 200
 """Without a cache the last of them takes a few dozen times what it takes with one."""
 WIDEST = 1.0
 """Widest interval of an exponent that is still informative: within a wider one, linear growth may be quadratic."""
-COLUMNS = (
-    ("a", "Accepted of verified proposals, in rounds of a full window."),
-    (
-        "γ",
-        "Draft tokens per round; small: rounds with all of them, of all passes. The other figures and theory are about "
-        "such rounds; the measured speed-up is that of all passes, and smaller where many have no draft tokens.",
-    ),
-    ("c", "Time of a draft token ÷ time of the target's pass over one token; medians of the runs' own times."),
-    ("verify / decode", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
-    ("tokens per round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
-    (
-        "speed-up",
-        "Measured, per repeat against the named setting without speculation, whose cache is most like this one's; "
-        "small: theory, (1 − aᵞ⁺¹) / ((1 − a)(1 + γc)), then with the wide pass in place of the 1.",
-    ),
-)
 MISSING = (
     "To place runs on these curves, compare a setting with speculation and a fixed γ with one without it, both "
     "with the same cache."

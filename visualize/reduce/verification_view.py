@@ -1,7 +1,5 @@
 """A verdict for the page: how it came about, in words and as the data of its chart (``figures.verdict``)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

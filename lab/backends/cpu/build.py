@@ -1,7 +1,5 @@
 """Compilation of ``step.c`` into a library for this processor, kept in the user's cache."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """The reads and products of the step in C, to measure a processor's limits with."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass, field

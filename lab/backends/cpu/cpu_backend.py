@@ -1,7 +1,5 @@
 """The back end in C, for Llama-like models on a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Cores that this process may keep busy, often fewer than its machine has. Needed before torch is imported."""
 
-from __future__ import annotations
-
 import functools
 import math
 import os

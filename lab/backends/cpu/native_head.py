@@ -1,7 +1,5 @@
 """Heads as ``step.c`` sees them, and the back ends that draft with them in C."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import byref, c_void_p, pointer
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """A language model as ``step.c`` sees it: packed weights, pointers and sizes; and which models it can compute."""
 
-from __future__ import annotations
-
 import threading
 from array import array
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sampling and rejection sampling in C: ``lab.backends.torch``'s ``sampler`` and ``rejection_sampler``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from ctypes import byref, c_void_p
 

@@ -1,7 +1,5 @@
 """The structs that are passed to C, field by field as in ``model.h``, and how weights and a cache get into them."""
 
-from __future__ import annotations
-
 import mmap
 from contextlib import suppress
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p

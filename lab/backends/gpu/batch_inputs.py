@@ -1,7 +1,5 @@
 """The index tensors of a step that kernels compute: made on the host, brought to the device in one copy."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
@@ -70,7 +68,7 @@ class Layout(NamedTuple):
         counts: Sequence[int],
         starts: Sequence[int],
         keep: Sequence[int],
-        tables: Sequence[array[int]],
+        tables: "Sequence[array[int]]",
         block_size: int,
         device: torch.device,
     ) -> torch.Tensor:

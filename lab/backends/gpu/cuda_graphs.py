@@ -9,8 +9,6 @@ Steps with few tokens per sequence are captured: decoding, drafting, verifying. 
 enough work, and may have any length.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 from collections.abc import Callable
@@ -54,7 +52,7 @@ class Bucket(NamedTuple):
         return Layout(self.rows, self.rows, self.sequences, -(-self.context // block_size))
 
     @classmethod
-    def of(cls, sequences: int, longest_new: int, longest: int) -> Bucket | None:
+    def of(cls, sequences: int, longest_new: int, longest: int) -> "Bucket | None":
         """The smallest bucket that holds a step; None if none does.
 
         Sequences and contexts come in powers of two. The context matters because the attention kernel's launch depends

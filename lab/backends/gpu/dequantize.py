@@ -8,8 +8,6 @@ INT8's keys need not be converted at all if there are few rows: they are multipl
 queries of 15 bits, in two halves.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

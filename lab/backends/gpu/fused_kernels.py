@@ -6,8 +6,6 @@ few numbers, so what counts is not their bytes but the launches. Here everything
 store, and rounded once.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -7,8 +7,6 @@ and value; gate and up), as in vLLM's layers, and a product is fused with what s
 (``lab.backends.gpu.fused_product``).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

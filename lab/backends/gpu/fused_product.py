@@ -15,8 +15,6 @@ bytes a clock: if tensor cores can read x only eight times more slowly, because 
 it, that costs more than all the memory traffic; this is why the norm's squares are a product too.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The back end of a GPU: Triton's kernels, launched one by one or all together as a CUDA graph."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -9,8 +9,6 @@ anything. So a kernel has ended only after all that came before it, whenever it 
 ``early`` begins when the kernel ahead has ended, as always.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager

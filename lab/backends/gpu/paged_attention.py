@@ -18,8 +18,6 @@ little more exact than the reference, which rounds dequantised numbers to the mo
 what is multiplied: ``dequantise``.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ of 128,256, softmax took an H100 54 microseconds and argmax 28. Here a row is di
 its chunk's maximum and sum, then all combine them (online softmax: Milakov and Gimelshein, 1805.02867).
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -8,8 +8,6 @@ half-way between two steps, can differ in the last place. For a vector that is n
 same: what is read back is not finite either.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Torch's reads and products, to measure a device's limits with."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

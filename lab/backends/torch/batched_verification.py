@@ -5,8 +5,6 @@ and residual (``SamplingParams.logprobs``), and of the target's at each position
 device, in the same copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
 from math import isfinite

@@ -10,8 +10,6 @@ Pure functions of tensors: no model, no sequence, and nothing that waits for the
 Lesson 9, why it is lossless. (vLLM: RejectionSampler.)
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -3,8 +3,6 @@
 Lesson 1, decoding one token at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """The reference back end, in torch: the one to read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -16,6 +14,7 @@ from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan, side_by_side
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
+from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
@@ -33,7 +32,7 @@ Sample = Callable[[torch.Tensor, Sequence[SamplingParams], torch.Tensor | None],
 class TorchBackend(Backend):
     """A model computed by torch, operation by operation, or by its compiled layers."""
 
-    def __init__(self, model: LanguageModel, origin: TorchBackend | None = None) -> None:
+    def __init__(self, model: LanguageModel, origin: "TorchBackend | None" = None) -> None:
         """``origin``: the back end of the model whose first layers these are."""
         self.model = model
         self._origin = origin
@@ -67,7 +66,7 @@ class TorchBackend(Backend):
         taps.states.copy_(packed.in_order(found.states))
         return logits
 
-    def _parts(self, packed: PackedStep, batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+    def _parts(self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
         """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
         parts, first = [], 0
         for i in packed.order:
@@ -257,8 +256,7 @@ class BlockHead(HeadBackend):
     def _kept(self, batch: Sequence[NewTokens], windows: Sequence[int]) -> tuple[list[NewTokens], KVStorage]:
         """The batch with a block for each sequence, and a storage for the blocks."""
         model, size = self.model, max(new.stop + window for new, window in zip(batch, windows, strict=True))
-        sizes = {name: getattr(model, name) for name in ("layers", "kv_heads", "head_dim", "dtype")}
-        storage = KVStorage("auto", len(batch) * size, **sizes, device=model.layer_devices)
+        storage = new_storage(model, "auto", len(batch) * size)
         pool, tables = BlockPool(len(batch), size), []
         for _ in batch:
             tables.append(BlockTable(pool, 0, lambda *_, **__: None, paged=False))

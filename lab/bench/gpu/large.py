@@ -1,12 +1,9 @@
 """Part 2: a model of a size in common use. How close decoding comes to memory bandwidth; speculation; prefill."""
 
-from __future__ import annotations
-
 import statistics
-import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -34,8 +31,6 @@ from lab.trace.run import Run
 PROMPT_TOKENS = 128
 PASSES = 3
 """Passes over the pairs of acceptance and gamma."""
-COMPILING_SECONDS = 30
-"""Left for compiled layers, which come last: however long they take, they cost no other figure."""
 PREFILL_ROWS = {
     "flash": ("flash", "transformers'"),
     "efficient": ("efficient", "transformers'"),
@@ -57,14 +52,12 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     what only the first misses is sampling's and the host's (but for packing, for which the device waits in the pass).
     """
     shapes = (TINY_TARGET, TINY_DRAFT) if small else (LLAMA_8B, LLAMA_1B)
-    # The most informative gammas come first.
-    tokens, gammas, long = (24, (1, 3), 40) if small else (256, (4, 2, 1, 8, 3, 6, 5, 7), 8192)
+    tokens, gammas, long = (24, (1, 3), 40) if small else (256, tuple(range(1, 9)), 8192)
     script = random_script(shapes[0], device)
     target = Scripted(shapes[0], script, "8B-shaped", dtype=dtype, device=device)
     draft = Scripted(shapes[1], script.clone(), "1B-shaped", dtype=dtype, device=device)
     lab, unfused = engine(target, draft), engine(target, fuse_layers=False)
     plain = EngineConfig(num_blocks=-(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4)
-    sheet.say(f"  the models are there, with {sheet.seconds_left:.0f} s left")
 
     def decode(config: EngineConfig, tokens: int = tokens, by: Engine = lab) -> Run:
         sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
@@ -115,16 +108,13 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
         measure("decode, layers of transformers, no graphs", 2, few, by=unfused, cuda_graphs=False)
 
     sheet.say("Speculation with acceptance as it is asked for:")
-    speculation = Speculation(sheet, lab, script, plain, gammas, decode)
+    drafted = {g: replace(plain, speculative="draft", num_speculative_tokens=g) for g in gammas}
     with sheet.attempt("speculation"):
-        speculation.warm_up(PROMPT_TOKENS + tokens)
-        speculation.measure(reserve=40)
+        warm_up(lab, script, drafted, PROMPT_TOKENS + tokens, decode)
+        time_speculation(sheet, lab, script, plain, drafted, decode)
     sheet.say(f"Prefill of {long:,} tokens by torch's back ends and by the engine's kernels, within the same layers:")
     time_prefill(sheet, lab, unfused, long)
-    sheet.say("Speculation, again:")
-    with sheet.attempt("speculation, again"):
-        all(speculation.measure(reserve=COMPILING_SECONDS) for _ in range(PASSES - 1))  # up to one it has no time for
-    if not small and sheet.has_time(COMPILING_SECONDS, "compiled layers"):
+    if not small:
         sheet.say("Compiled:")
         measure("decode, compiled", 3, torch_compile=True)
         measure("decode, compiled, no graphs", 2, few, torch_compile=True, cuda_graphs=False)
@@ -143,8 +133,6 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
             continue  # torch has none there
         if layers == "fused" and lab.kernels != "triton":
             continue  # nor has the engine
-        if not sheet.has_time(10, f"prefill by {name}"):
-            continue
         with sheet.attempt(f"prefill by {name}"):
             config = EngineConfig(prefill_attention=choice, num_blocks=blocks)
             by = lab if layers == "fused" else unfused
@@ -169,68 +157,42 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
 RATES = (0.5, 0.7, 0.9)
 
 
-@dataclass
-class Speculation:
-    """Speculation with a draft that is right with a chosen probability, against what the formula says: fills
-    ``speculation``, a row for every acceptance and gamma, from all runs so far.
+Drafted = Mapping[int, EngineConfig]
+"""Settings with a draft, by gamma."""
+
+
+def warm_up(lab: Engine, script: torch.Tensor, drafted: Drafted, longest: int, decode: Callable[..., Run]) -> None:
+    """Capture and compile everything that ``time_speculation`` needs, for up to ``longest`` tokens.
+
+    First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
+    Then a short run of each, with a draft that is often wrong. ``decode``: with a setting, all tokens or so many.
+    """
+    for config in drafted.values():
+        lab.warm_up(config, longest=longest)
+    lab.draft.script.copy_(draft_script(script, RATES[0]))
+    for gamma, config in drafted.items():
+        decode(config, 4 * (gamma + 1))
+
+
+def time_speculation(
+    sheet: Sheet, lab: Engine, script: torch.Tensor, plain: EngineConfig, drafted: Drafted, decode: Callable[..., Run]
+) -> None:
+    """Speculation with a draft that is right with a chosen probability, against what the formula says: fill
+    ``speculation``, a row for every acceptance and gamma, from all runs so far. Each pass has a plain run to compare
+    with, and a draft that is wrong at other positions.
 
     A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens on average and
     takes the time of 1 + gamma c passes (Leviathan et al., 2211.17192), where c is a proposal's time in decode steps.
-
-    Attributes:
-        lab: an engine with a draft whose script may be written into. script: the target's.
-        plain: the setting without speculation. gammas: in the order in which they are measured.
-        decode: decodes with a setting, all tokens or the given number.
     """
-
-    sheet: Sheet
-    lab: Engine
-    script: torch.Tensor
-    plain: EngineConfig
-    gammas: tuple[int, ...]
-    decode: Callable[..., Run]
-    runs: dict[tuple[float, int], list[dict[str, float]]] = field(default_factory=lambda: defaultdict(list))
-    passes: int = 0
-
-    @property
-    def configs(self) -> dict[int, EngineConfig]:
-        return {g: replace(self.plain, speculative="draft", num_speculative_tokens=g) for g in self.gammas}
-
-    def warm_up(self, longest: int) -> None:
-        """Capture and compile everything that the measured runs need, for up to ``longest`` tokens.
-
-        First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
-        Then a short run of each, with a draft that is often wrong.
-        """
-        for config in self.configs.values():
-            self.lab.warm_up(config, longest=longest)
-        self.lab.draft.script.copy_(draft_script(self.script, RATES[0]))
-        for gamma, config in self.configs.items():
-            self.decode(config, 4 * (gamma + 1))
-
-    def measure(self, reserve: float) -> bool:
-        """Another run of every pair while ``reserve`` seconds are left, and a plain run to compare them with.
-
-        The draft is wrong at other positions in each pass. Returns whether there was time for all.
-        """
-        began = time.perf_counter()
-        plain = self.decode(self.plain)
-        longest = time.perf_counter() - began
-        for gamma, config in self.configs.items():
-            what = f"run {self.passes + 1} of speculation from gamma {gamma} on"
-            if not self.sheet.has_time(len(RATES) * longest + reserve, what):
-                return False
+    runs = defaultdict(list)
+    for seed in range(PASSES):
+        alone = decode(plain)
+        for gamma, config in drafted.items():
             for rate in RATES:
-                self.lab.draft.script.copy_(draft_script(self.script, rate, seed=self.passes))
-                began = time.perf_counter()
-                run = self.decode(config)
-                longest = max(longest, time.perf_counter() - began)
-                self.runs[rate, gamma].append(_figures(run, gamma, plain))
-                self.sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self.runs.items())]
-                self.sheet.keep()
-            self.sheet.say(f"  gamma {gamma} done")
-        self.passes += 1
-        return True
+                lab.draft.script.copy_(draft_script(script, rate, seed))
+                runs[rate, gamma].append(_figures(decode(config), gamma, alone))
+            sheet.result["speculation"] = [_row(*key, some) for key, some in sorted(runs.items())]
+            sheet.say(f"  gamma {gamma} done")
 
 
 def _figures(run: Run, gamma: int, plain: Run) -> dict[str, float]:

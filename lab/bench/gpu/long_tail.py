@@ -1,9 +1,5 @@
 """Part 4: how many sequences of a long-tailed mix fit in a fixed piece of memory, and how fast they run together."""
 
-from __future__ import annotations
-
-import time
-
 import torch
 
 from lab.bench.gpu.random_models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
@@ -28,15 +24,13 @@ CONFIGS = {
     "paged INT8": EngineConfig(paged=True, kv_dtype="int8"),
     "contiguous": EngineConfig(),
 }
-"""The slowest last: if time is short, it serves fewer requests."""
 
 
 def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``rows``: most and mean sequences in flight, how many others waited at the peak, the share of reserved slots
     unused, preemptions, and output tokens per second overall.
 
-    A seed determines where an answer ends, so all rows do the same work, except one with time for fewer ``requests``.
-    Raises LabError: the device is too small.
+    A seed determines where an answer ends, so all rows do the same work. Raises LabError: the device is too small.
     """
     shape, requests, most, mean, kv_bytes = LLAMA_8B, REQUESTS, 4096, MEAN_OUTPUT, KV_BYTES
     lengths = LENGTHS.draw(requests, seed=0)
@@ -53,21 +47,15 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
     short = [PlannedRequest(job.prompt, SamplingParams(max_tokens=4, temperature=1.0, seed=0)) for job in jobs[:2]]
     sheet.result |= {"kv_bytes": kv_bytes, "max_tokens": most, "mean_output": mean, "rows": {}}
     longest = max(lengths) + 8 * mean  # one answer in three thousand is longer
-    slowest = 0.0
     for name, config in CONFIGS.items():
-        began = time.perf_counter()
-        asked = jobs
-        if not sheet.has_time(1.5 * slowest, f"{name}: three in four of the requests"):
-            asked = jobs[: requests // 4]
         with sheet.attempt(name):
             lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
             finish(lab, short, config)  # compiles what has to be compiled
             lab.warm_up(config, sequences=_max_num_seqs(lab, config, lengths, most), longest=longest)
-            sheet.result["rows"][name] = _serve(lab, asked, config)
+            sheet.result["rows"][name] = _serve(lab, jobs, config)
         lab = None
         clean_up(device)
-        slowest = max(slowest, time.perf_counter() - began)
-        sheet.say(f"  {name} done ({time.perf_counter() - began:.0f} s)")
+        sheet.say(f"  {name} done")
 
 
 def _max_num_seqs(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> int:

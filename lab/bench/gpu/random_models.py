@@ -4,8 +4,6 @@ The output of random weights means nothing, and where their likeliest token is n
 may choose another one than a decode. So their own logits are computed and discarded.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,89 +1,40 @@
-"""Shared by all parts: the device, a clock for what it does, and the results, written to a file as they come."""
-
-from __future__ import annotations
+"""Shared by all parts: the device, a clock for what it does, and the results."""
 
 import gc
 import importlib.metadata
-import json
-import math
 import statistics
 import subprocess
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 
 from lab.backends.gpu.cuda_graphs import CaptureStream
 from lab.engine.device_limits import timed
 from lab.util.machine_info import describe_machine
-from lab.util.stdio import Output
 
 
 @dataclass
 class Sheet:
-    """A part's results, written to disk as they are added.
+    """A part's results. ``failures``, in ``result``: what could not be measured, and why. ``say``: reports a line."""
 
-    Attributes:
-        path: the file, JSON. None: results are kept in memory only.
-        until: when the part will be stopped, in seconds as ``time.time`` counts them.
-        entry: all that is known about the part. ``done``: it finished; ``failure``, ``traceback``: what ended it.
-        result: what it measured, part of the entry. ``failures``: what could not be measured, and why;
-            ``left_out``: what there was no time for.
-    """
-
-    path: Path | None = None
-    until: float = math.inf
     result: dict = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.entry = {"result": self.result}
-
-    @property
-    def seconds_left(self) -> float:
-        return self.until - time.time()
-
-    def keep(self) -> None:
-        """Write everything to the file, which is complete at any moment."""
-        if self.path:
-            new = self.path.with_name(f"{self.path.name}.new")
-            new.write_text(json.dumps(self.entry, default=str), "utf-8")
-            new.replace(self.path)
-
-    def say(self, line: str) -> None:
-        """Print a line for whoever watches, and write what is known."""
-        Output().say(line)
-        self.keep()
+    say: Callable[[str], None] = lambda line: None
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """Measure ``what``, and write it. If it fails, ``failures`` says so, and the part goes on."""
+        """Measure ``what``. If it fails, ``failures`` says so, and the part goes on."""
         try:
             yield
         except Exception as error:
-            self.result.setdefault("failures", {})[what] = _described(error)
-            self.say(f"  {what} failed: {_described(error)[:300]}")
-        self.keep()
+            self.result.setdefault("failures", {})[what] = self.failed(what, error)
 
-    def has_time(self, seconds: float, what: str) -> bool:
-        """True if so many seconds are left; else add ``what`` to ``left_out``."""
-        if self.seconds_left >= seconds:
-            return True
-        self.result.setdefault("left_out", []).append(f"{what} ({max(self.seconds_left, 0):.0f} s were left)")
-        self.keep()
-        return False
-
-    def fail(self, error: Exception) -> None:
-        """Record the error that ends the whole part."""
-        self.entry |= {"failure": _described(error), "traceback": "".join(traceback.format_exception(error))}
-        self.say(f"  failed: {_described(error)[:300]}")
-
-
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    def failed(self, what: str, error: Exception) -> str:
+        """Report an error. Returns it in words."""
+        described = f"{type(error).__name__}: {error}"
+        self.say(f"  {what} failed: {described[:300]}")
+        return described
 
 
 ROTATED_BYTES = 2**30

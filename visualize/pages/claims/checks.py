@@ -1,7 +1,5 @@
 """The claims and the results of checking them, as JSON for the page's script."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """The Claims page: what articles say, each statement with the experiment that tests it here and the result."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

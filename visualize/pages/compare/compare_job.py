@@ -4,8 +4,6 @@ A comparison is many runs. Each waits for its own turn, so that other visitors' 
 all of them.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,9 +1,7 @@
 """The Compare page: the settings to compare on the left, their race, figures and theory on the right."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gradio as gr
@@ -16,9 +14,18 @@ from visualize.example_prompts import examples
 from visualize.forms import Widgets, answering, component
 from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue, Load
+from visualize.jobs.live_run import ProgressJob
 from visualize.jobs.visitor_sessions import OnePerSession
 from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
-from visualize.pages.compare.configurations import CARE, FORM, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
+from visualize.pages.compare.configurations import (
+    CARE,
+    FORM,
+    NEED_A_DRAFT,
+    CompareInputs,
+    from_link,
+    preset_of,
+    presets,
+)
 from visualize.recorded_results import OPENING_COMPARISON
 from visualize.reduce import compare_report as comparison
 from visualize.reduce import theory_report as prediction
@@ -32,11 +39,12 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
     are the model pairs that ``load`` knows, by name."""
     tasks, form, draft = OnePerSession(), _form(pairs), pairs[FORM["pair"].default].has_draft
 
-    def run(request: gr.Request, *values: Any) -> Any:
-        return follow(tasks.begin(request.session_hash, lambda: Comparison(queue, load, to_inputs(values))))
+    def begin(job: type[ProgressJob]) -> Callable[..., Any]:
+        def press(request: gr.Request, *values: Any) -> Any:
+            inputs = CompareInputs.of(values)
+            return follow(tasks.begin(request.session_hash, lambda: job(queue, load, inputs)))
 
-    def grow(request: gr.Request, *values: Any) -> Any:
-        return follow(tasks.begin(request.session_hash, lambda: GrowthMeasurement(queue, load, to_inputs(values))))
+        return press
 
     def opened(request: gr.Request) -> list[Any]:
         inputs, notices = from_link(request.query_params, form, pairs)
@@ -56,8 +64,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
         with gr.Column(elem_id="view"):
             view = component("pages/compare/page", _setup(), value=opening(), elem_id="contest")
     values = widgets.values
-    begins(press.click(run, values, view, **REPEATED))
-    view.submit(grow, values, view, **REPEATED)  # the view's own button
+    begins(press.click(begin(Comparison), values, view, **REPEATED))
+    view.submit(begin(GrowthMeasurement), values, view, **REPEATED)  # the view's own button
     stops(pages, halt.click, tasks)
     lanes, found = widgets.inputs["lanes"], presets(draft=draft)
     chosen = answering(([key], [list(some)]) for key, (_, some) in found.items())
@@ -122,6 +130,6 @@ def _setup() -> dict[str, Any]:
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
         "partingColumns": comparison.PARTINGS,
-        "theoryColumns": prediction.COLUMNS,
+        "theoryColumns": comparison.THEORY,
         "theory": prediction.theory({}, {}, {}),
     }

@@ -1,7 +1,5 @@
 """The Deploy page's answer as JSON for its script: a command, whether it fits, and how vLLM differs from this lab."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The Deploy page: models, settings and GPUs on the left, the command that serves them on the right."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gradio as gr
@@ -11,7 +9,7 @@ from visualize import page_header as header
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.pages.deploy.deploy_report import answer
-from visualize.pages.deploy.deployment import FOLDED, FORM, OTHER, from_link, to_inputs
+from visualize.pages.deploy.deployment import FOLDED, FORM, OTHER, DeployInputs, from_link
 from visualize.text import as_line, visible
 
 
@@ -63,12 +61,12 @@ HIDDEN = {
 
 
 def _show(*values: Any) -> list[dict[str, Any]]:
-    inputs = to_inputs(values)
+    inputs = DeployInputs.of(values)
     return [gr.update(visible=True if there(inputs) else "hidden") for there in HIDDEN.values()]
 
 
 def _answer(*values: Any) -> str:
     try:
-        return as_line(answer(to_inputs(values)))
+        return as_line(answer(DeployInputs.of(values)))
     except LabError as error:
         return as_line({"say": visible(str(error)), "problem": True})

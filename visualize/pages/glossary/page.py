@@ -1,7 +1,5 @@
 """The Glossary page: ``docs/glossary.md``."""
 
-from __future__ import annotations
-
 import gradio as gr
 
 from visualize import glossary

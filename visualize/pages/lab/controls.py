@@ -1,8 +1,6 @@
 """The left column: what the engine is asked to do. The toggles are always in view."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +93,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
     def about_models(*values: Any) -> list[Any]:
-        settings = to_settings(values)
+        settings = Settings.of(values)
         template = conversation.template_of(settings, pairs, own)
         talks = conversation.talks(settings, template)
         said = badge(settings.pair, pairs, settings.prompt, talks=talks, templated=bool(template))
@@ -107,7 +105,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     gr.on([inputs[name].change for name in TOLD], **about, **LATEST)
 
     def with_prefixes(*values: Any) -> Any:
-        settings = to_settings(values)
+        settings = Settings.of(values)
         talks = conversation.talks(settings, conversation.template_of(settings, pairs, own))
         return True if talks and settings.paged else gr.skip()
 
@@ -151,11 +149,6 @@ def recordings() -> gr.Dropdown:
     """A list of the runs that the repository keeps, each by its name in ``visualize.recorded_results.runs``."""
     names = [(name, name) for name in runs()]
     return listed("GPU recordings", names, elem_id="replays", visible=bool(names), filterable=False)
-
-
-def to_settings(values: Sequence[Any]) -> Settings:
-    """The settings from the controls' values; the seed is None if it was emptied."""
-    return Settings(**FORM.from_controls(values))
 
 
 def follow(settings: Settings, put_out: dict[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -213,12 +206,12 @@ def show(settings: Settings) -> list[Any]:
 
 def _settled(*values: Any) -> list[Any]:
     """As ``show``, of the dependent controls only: the others may have been changed since."""
-    put_out, *updates = show(to_settings(values))
+    put_out, *updates = show(Settings.of(values))
     shown = dict(zip(FORM.names, updates, strict=True))
     return [put_out, *(shown[name] for name in DEPENDENT)]
 
 
 def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """Updates of the other controls after a switch."""
-    updates, put_out = follow(to_settings(values), put_out)
+    updates, put_out = follow(Settings.of(values), put_out)
     return [put_out, *(updates[name] for name in DEPENDENT)]

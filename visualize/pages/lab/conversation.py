@@ -1,7 +1,5 @@
 """The conversation with a model that has a chat template: its turns, and what each found in the prefix cache."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The models' names, sizes and training text, beside the prompt; and a word where the prompt is unlike that."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The recorded run with which the Lab opens: a round in motion before anything is pressed."""
 
-from __future__ import annotations
-
 import functools
 
 from lab.trace.run import Run, RunFileError

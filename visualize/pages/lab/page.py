@@ -1,7 +1,5 @@
 """The Lab: controls on the left, the stage on the right, and what connects them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
@@ -45,7 +43,7 @@ def build(
     visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
-        settings = without_unusable(controls.to_settings(values))  # what follows from a switch may be under way
+        settings = without_unusable(Settings.of(values))  # what follows from a switch may be under way
         begin = functools.partial(LiveRun, queue, load, settings)
         return visitors.begin(request.session_hash, begin, against=compared(settings)) or gr.skip()
 
@@ -62,7 +60,7 @@ def build(
         events = store.events(str(getattr(given, "run", "")))
         if not events:
             return nothing(3)
-        done, settings = Run(events), controls.to_settings(values)
+        done, settings = Run(events), Settings.of(values)
         longer = conversation.after(settings, done)
         return [longer.messages, longer.prompt, conversation.templated(done)] if longer else nothing(3)
 

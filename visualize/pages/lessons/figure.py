@@ -224,13 +224,14 @@ def _prefixes(runs: Mapping[str, Steps]) -> Record:
                 case Committed():
                     pieces[owner] += event.pieces
                 case BlockAllocated() | BlockShared():
-                    above[event.block] = pool.tables[owner].get(event.index - 1)
-            for index, block in pool.tables.get(owner, {}).items():
+                    above[event.block] = pool.tables[owner].get((event.group, event.index - 1))
+            for (_, index), block in pool.tables.get(owner, {}).items():
                 text[block] = "".join(pieces[owner][index * size : (index + 1) * size])
         if any(isinstance(event, Admitted | Finished) for _, event in step):
             known = [block for block in above if block in pool.owners or block in pool.cached]
             tree = [*_branches(None, known, above, text, pool)]
-            pictures.append({"tree": tree, "say": " ".join(_found(step, lengths, size))})
+            found = [event.block for _, event in step if isinstance(event, BlockShared)]
+            pictures.append({"tree": tree, "found": found, "say": " ".join(_found(step, lengths, size))})
     return {"pictures": pictures}
 
 

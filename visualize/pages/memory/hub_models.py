@@ -1,7 +1,5 @@
 """Models that visitors look up on a hub: few at a time, and none again right after it could not be found."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -12,7 +12,7 @@ export function mount(element, gradio, { shells, assumed, quality }) {
   function read(sheet) {
     if (!sheet) return;
     const instead = sheet.problem ?? sheet.status;
-    const said = instead ? markStale(instead, Object.keys(charts).length) : sheet.notice || sheet.about;
+    const said = instead ? markStale(instead, Object.keys(charts).length) : sheet.notice || sheet.kept || sheet.about;
     say($(".sheet-say"), said, sheet.problem || sheet.notice);
     $(".sheet").classList.toggle("stale", !sheet.charts);
     if (!sheet.charts) return;

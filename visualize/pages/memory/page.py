@@ -1,7 +1,5 @@
 """The Memory page: a model, a device and lengths on the left, the memory they need on the right."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -14,7 +12,7 @@ from visualize.charts.base import shells
 from visualize.charts.memory_charts import CHARTS
 from visualize.forms import Widgets, component
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link, to_inputs
+from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link
 from visualize.pages.memory.hub_models import look_up
 from visualize.pages.memory.memory_report import sheet
 from visualize.recorded_results import kv_quality
@@ -103,7 +101,7 @@ def look_up_pending(found: Found) -> Any:
 
 def answer(found: Found, *values: Any) -> str:
     """The sheet for the controls' values, as a line of JSON."""
-    return as_line(_sheet(to_inputs(values), found))
+    return as_line(_sheet(MemoryInputs.of(values), found))
 
 
 def _sheet(inputs: MemoryInputs, found: Found) -> dict[str, Any]:

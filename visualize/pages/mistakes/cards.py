@@ -3,8 +3,6 @@
 Nothing that a browser sends is executed: it names a mistake, and a repair of the table.
 """
 
-from __future__ import annotations
-
 import keyword
 import re
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """The Mistakes page: predict what a faulty piece of code does, run it, see the evidence, choose a repair, run that."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gradio as gr

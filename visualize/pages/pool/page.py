@@ -1,7 +1,5 @@
 """The Pool page: which sequences come and what they share on the left, the pool and the sequences on the right."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json
@@ -27,7 +25,7 @@ from visualize.jobs.visitor_sessions import VisitorSessions
 from visualize.pages.pool import pool_file as file
 from visualize.pages.pool.pool_frames import BatchReducer, PreviousPoolRun
 from visualize.pages.pool.pool_metrics import READOUTS
-from visualize.pool_inputs import FORM, PRESETS, PoolInputs, from_link, in_lab, preset_of, to_inputs
+from visualize.pool_inputs import FORM, PRESETS, PoolInputs, from_link, in_lab, preset_of
 from visualize.recorded_results import OPENING_POOL
 from visualize.reduce.frames import line
 from visualize.reduce.metric_cards import labels
@@ -89,7 +87,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     visitors = VisitorSessions(store)
 
     def run(request: gr.Request, *values: Any) -> str:
-        inputs = to_inputs(values)
+        inputs = PoolInputs.of(values)
         begun = visitors.begin(
             request.session_hash, lambda before: BatchRun(queue, load, inputs, before), against=in_lab(inputs)
         )

@@ -1,8 +1,6 @@
 """A run of many sequences as a file: all events in order, each with its step, its owner and the time on the clock that
 all sequences share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import groupby

@@ -12,8 +12,6 @@ own here:
     captions   of the pool, and of the waiting, running and finished sequences
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The numbers of many sequences, counted from their events."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from dataclasses import dataclass, field
@@ -9,7 +7,7 @@ from typing import Any, NamedTuple
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.recorder import BatchEvent
-from visualize.reduce.metric_cards import Reading, Readout, ms_reading, speed_reading
+from visualize.reduce.metric_cards import Reading, ms_reading, readouts, speed_reading
 
 
 class PoolWorkload(NamedTuple):
@@ -102,61 +100,16 @@ def _preempted(tally: Tally) -> Reading:
     return Reading(f"{tally.preempted}", "", tally.preempted, note=again)
 
 
-READOUTS = (
-    Readout(
-        "speed",
-        "Decode speed",
-        "Here of all requests together, from the first arrival on.",
-        lambda tally: speed_reading(tally.speed),
-        better=1,
-        large=True,
-    ),
-    Readout(
-        "first",
-        "TTFT p50 / max",
-        "From a request's arrival, waiting included.",
-        _first,
-        better=-1,
-        large=True,
-    ),
-    Readout(
-        "most",
-        "Peak concurrency",
-        "",
-        lambda tally: Reading(f"{tally.most}", "", tally.most),
-        better=1,
-        large=True,
-    ),
-    Readout(
-        "finished",
-        "Finished",
-        "Requests that are done, of all in the run.",
-        lambda tally: Reading(f"{tally.finished} / {tally.expected}"),
-    ),
-    Readout(
-        "vain",
-        "KV waste",
-        "Mean over the steps. A contiguous cache reserves them in advance.",
-        _vain,
-        better=-1,
-    ),
-    Readout(
-        "found",
-        "Prefix cache hits",
-        "By their prefix, or in another continuation: counted when each sequence first joined.",
-        lambda tally: Reading(f"{tally.found:,}", "tok", tally.found, note=f"of {tally.prompts:,}"),
-    ),
-    Readout(
-        "preempted",
-        "Preemptions",
-        "How often a request gave up all its blocks because the pool, or the memory for a step, ran out. Beside it: "
-        "tokens, its own included, that were found when it rejoined.",
-        _preempted,
-    ),
-    Readout(
-        "evicted",
-        "Evictions",
-        "",
-        lambda tally: Reading(f"{tally.evicted}", "", tally.evicted),
-    ),
+READOUTS = readouts(
+    "pool",
+    {
+        "speed": lambda tally: speed_reading(tally.speed),
+        "first": _first,
+        "most": lambda tally: Reading(f"{tally.most}", "", tally.most),
+        "finished": lambda tally: Reading(f"{tally.finished} / {tally.expected}"),
+        "vain": _vain,
+        "found": lambda tally: Reading(f"{tally.found:,}", "tok", tally.found, note=f"of {tally.prompts:,}"),
+        "preempted": _preempted,
+        "evicted": lambda tally: Reading(f"{tally.evicted}", "", tally.evicted),
+    },
 )

@@ -1,7 +1,5 @@
 """Narration of a step of many requests, in one or two sentences: the rarest first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from lab.trace.events import (

@@ -1,17 +1,13 @@
 """The Server page: a prompt on the left, the vLLM server that the lab was attached to on the right."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
 from lab.config import SamplingParams
 from lab.errors import LabError, PromptError
-from lab.settings import SETTINGS
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures
@@ -20,26 +16,12 @@ from visualize.forms import Widgets, component
 from visualize.gradio_events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.server.remote_run import Prompts, ServerWatch
-from visualize.pages.server.watched import labels
+from visualize.reduce.metric_cards import LABELS
 from visualize.run_settings import bounded
 from visualize.text import as_line, visible, visible_lines
-from visualize.url_settings import Form
+from visualize.url_settings import form_of
 
-FORM = Form(
-    (
-        replace(
-            SETTINGS["prompt"],
-            help="Sent to the server unchanged.",
-            default="Once upon a time",
-            most_characters=8000,
-            lines=8,
-            max_lines=14,
-        ),
-        replace(SETTINGS["max_tokens"], help="The answer ends after this many at most.", bounds=(1, 512)),
-        SETTINGS["temperature"],
-        replace(SETTINGS["seed"], help="Empty: no seed is sent."),
-    )
-)
+FORM = form_of("server")
 
 
 def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
@@ -74,7 +56,10 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
                 press = gr.Button("Send", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            setup = {"shells": shells(figures.CHARTS, start=True), "readouts": labels()}
+            setup = {
+                "shells": shells(figures.CHARTS, start=True),
+                "readouts": [{"key": key, **one} for key, one in LABELS["server"].items()],
+            }
             view = component("pages/server/page", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
     stops(pages, halt.click, prompts)

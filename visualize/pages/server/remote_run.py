@@ -1,7 +1,5 @@
 """A vLLM server and the visitors who watch it: it is read once a second for all of them, and answers their prompts."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

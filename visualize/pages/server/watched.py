@@ -1,7 +1,5 @@
 """A watched server's readings, reduced to what the page shows of them."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -26,28 +24,12 @@ from visualize.text import visible
 SHARES_S = 60.0
 """Readouts of shares cover the last minute: in a single second there may have been nothing."""
 
-ABOUT = {
-    "usage": ("KV cache", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
-    "running": ("running", "Requests in the batch."),
-    "waiting": ("waiting", "Requests that wait for room."),
-    "speed": ("Decode speed", "Tokens per second, all requests together, since the previous reading."),
-    "hits": ("Prefix cache hits", "Tokens found, of those looked up in the prefix cache: last minute."),
-    "length": ("Tokens / round", "Mean acceptance length: 1 + accepted draft tokens / rounds, last minute."),
-    "kept": ("Acceptance rate", "Accepted / proposed draft tokens, last minute."),
-    "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
-}
-"""Each readout with its label and what it is."""
 ANEW = "The counters did not go on: the server was restarted, or several servers answer at this address in turn. "
 ANEW_S = 10.0
 """Seconds for which that is said: a reading is replaced after one."""
 SPECULATION = {DRAFTS, DRAFTED, ACCEPTED}
 
 Message = dict[str, Any]
-
-
-def labels() -> list[dict[str, str]]:
-    """The readouts without their numbers, for the page to lay out in advance."""
-    return [{"key": key, "label": label, "about": about} for key, (label, about) in ABOUT.items()]
 
 
 class ServerReducer:

@@ -1,7 +1,5 @@
 """The code to join a workshop, and the key to lead it."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import secrets

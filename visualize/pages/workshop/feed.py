@@ -1,7 +1,5 @@
 """The room: what the engine does for everybody in it, reported about ten times a second while somebody watches."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

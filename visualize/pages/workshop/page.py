@@ -1,7 +1,5 @@
 """The Room page of a workshop, with the pool that all share."""
 
-from __future__ import annotations
-
 import gradio as gr
 
 from visualize import page_header as header

@@ -1,7 +1,5 @@
 """The presenter's view: a run, and the instant of it that all followers see."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import threading

@@ -1,7 +1,5 @@
 """The pools that everybody shares, as seen through the events of all sequences. Nobody's text is in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lab.kv_cache.kv_cache import CacheConfig
