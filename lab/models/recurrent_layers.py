@@ -21,6 +21,9 @@ from lab.trace.events import RecurrentRolledBack
 
 UPDATES = {"update_conv_state", "update_recurrent_state"}
 """Methods of transformers' ``Cache`` by whose names a module is known that keeps a state."""
+SCAN = "mamba_selective_scan"
+"""A function of transformers by whose name a module is known that begins anew with several tokens, whatever its state:
+Mamba's, of Jamba."""
 
 
 class PassPart(NamedTuple):
@@ -153,6 +156,8 @@ class RecurrentLayers:
             state.run(index, inputs, self._compute)
 
     def _compute(self, layer: int, inputs: torch.Tensor, state: LayerState | None) -> torch.Tensor:
+        if state is not None and state.recurrent and inputs.shape[1] > 1 and _restarts(type(self._layers[layer])):
+            return torch.cat([self._compute(layer, one, state) for one in inputs.split(1, dim=1)], dim=1)
         return self._layers[layer].whole_text(inputs, cache=state, attention_mask=None)
 
 
@@ -164,9 +169,19 @@ def recurrent_layers(model: PreTrainedModel) -> RecurrentLayers | None:
 
 def _keeps_state(kind: type[nn.Module]) -> bool:
     """True for a class of which a method updates a state."""
+    return hasattr(kind, "whole_text") or bool(UPDATES & _names(kind))
+
+
+@functools.cache
+def _restarts(kind: type[nn.Module]) -> bool:
+    return any(SCAN in _names(base) for base in kind.__mro__)
+
+
+def _names(kind: type[nn.Module]) -> set[str]:
+    """What a class's methods read and call."""
     methods = (getattr(method, "__wrapped__", method) for method in vars(kind).values() if callable(method))
     bodies = (getattr(_unwrapped(method), "__code__", None) for method in methods)
-    return hasattr(kind, "whole_text") or any(body and UPDATES & {*body.co_names} for body in bodies)
+    return {name for body in bodies if body for name in body.co_names}
 
 
 def _unwrapped(method: object) -> object:

@@ -39,6 +39,7 @@ KINDS = {
     "qwen3_5_text": DELTA,
     "granitemoehybrid": MAMBA | MIXED,
     "falcon_h1": MAMBA | {"mamba_d_ssm": 128},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lara_mini": DELTA | {"num_hidden_layers": 3, "sliding_window": 9},
     "kimi_linear": LATENT | EXPERTS | MIXED | KIMI,  # and latent attention
 }
