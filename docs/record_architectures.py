@@ -25,7 +25,7 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
-from tests.engine.test_windows import DECODER_SIZES, GEMMA_3N, LATENTS
+from tests.engine.test_windows import DECODER_SIZES, GEMMA_3N, GEMMA_4, INDEXED, LATENTS, OWN
 from tests.models.test_numerical_check import DECODER, random_model
 
 RECORD = Path(__file__).parent / "bench" / "architectures.json"
@@ -58,6 +58,9 @@ PUBLISHED = {
     "xmod": DECODER | {"languages": ["en_XX"], "default_language": "en_XX"},
     "sarvam_mla": LATENTS["glm4_moe_lite"],
     **dict.fromkeys(DECODERS, DECODER_SIZES),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa", "hy_v4", "axk2"), INDEXED),
+    **dict.fromkeys(("gemma4_text", "gemma4_unified_text"), GEMMA_4 | {"sliding_window": WINDOW}),
+    "mimo_v2_flash": OWN["mimo_v2_flash"] | {"sliding_window": WINDOW},
     "llama4_text": {"attention_chunk_size": WINDOW, "head_dim": 16},
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
@@ -116,7 +119,8 @@ def tried(model: PreTrainedModel, kind: str) -> tuple[str, str]:
 
 def reason(error: LabError) -> str:
     """The first sentence of a refusal, without the model's name."""
-    return str(error).partition(": ")[2].partition(". ")[0][:160]
+    first = str(error).partition(". ")[0]
+    return (first.partition(": ")[2] or first)[:160]
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from lab.models.checkpoint_files import hub_refusal, read_config, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape
+from lab.models.own_attention import uneven_slots
 from lab.models.recurrent_layers import recurrent_layers
 from lab.models.support import unsupported_cache
 from lab.util.messages import counted, error_summary
@@ -77,7 +78,8 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
     try:
         reason = hub_refusal(where, token) if isinstance(where, str) else None
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
-        if other := unsupported_cache(config):
+        uneven = uneven_slots(config)
+        if other := unsupported_cache(config) or (uneven and f"its attention {uneven}"):
             raise UnsupportedModelError(
                 f"The memory of {name} cannot be computed here: {other}. Keys and values by position are computed, and "
                 "recurrent states beside them, as Llama, Gemma 3, Qwen3.5 and GPT-2 keep them."

@@ -16,11 +16,12 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from lab.kv_cache.attention import NAME, attention
 from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan, current_plan
+from lab.kv_cache.kv_cache import slot_sizes
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.latent_attention import read_latents
 from lab.models.model_shape import ModelShape, first_position, kv_sources, steady_length, windows_of
-from lab.models.own_attention import by_sequence, own_attention
+from lab.models.own_attention import by_sequence, numbers_kept, own_attention, uneven_slots
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
@@ -137,10 +138,13 @@ class LanguageModel:
         self.kv_sources = kv_sources(model.config)
         self.other_attention = other_attention(model.config, model)
         self.recurrent = recurrent_layers(model)
-        read_latents(model, (NAME, SEALED_NAME))
+        if not self.own_attention:
+            read_latents(model, (NAME, SEALED_NAME))
         self.compiled = False
         self.compile_failure: str | None = None
         self.heads: dict[str, StateHead] = {}
+        if uneven_slots(model.config):
+            self.head_dim = -(-numbers_kept(model) // self.kv_heads)
         if self.own_attention:
             self.notes += (
                 f"{name} keeps its own attention, which {self.own_attention}. A step computes sequence by sequence.",
@@ -252,7 +256,7 @@ class LanguageModel:
         if self.expert_counter:
             self.expert_counter.begin()
         if self.own_attention:
-            logits = by_sequence(model, self.kv_heads, token_ids, positions, plan, keep)
+            logits = by_sequence(model, slot_sizes(self), token_ids, positions, plan, keep)
         else:
             logits = model(
                 input_ids=token_ids[None],

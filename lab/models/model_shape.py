@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -80,6 +81,9 @@ class ModelShape:
             UnsupportedModelError: a number is missing, or is one that no model can have.
         """
         text = config.get_text_config(decoder=True)
+        if getattr(text, "is_heterogeneous", False):  # where layers differ, the numbers of most of them
+            text = copy.copy(text)
+            text.allow_global_per_layer_attribute_access = True
         if getattr(text, "attn_config", None) is not None and text.model_type != "mpt":
             raise UnsupportedModelError(
                 f"A {text.model_type} configuration describes its attention in a section of its own, which is not "

@@ -39,7 +39,6 @@ def refuse_disagreement(model: LanguageModel) -> None:
         UnsupportedModelError: the logits differ by more than rounding, or the layers fail.
     """
     kind = type(model.model).__name__
-    unlike = f"the layers of {kind} do not say with the lab's attention what they say with their own"
     attention = next((i for i, window in enumerate(model.windows) if window != 0), 0)
     sharing = min(model.kv_sources, default=0)
     first = model.first(min(max(LAYERS, attention + 1, sharing + 1), model.layers))
@@ -54,7 +53,8 @@ def refuse_disagreement(model: LanguageModel) -> None:
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise
-        refuse_decoding(model.name, f"{unlike}; its layers cannot be computed so ({error_summary(error)})", error)
+        reason = f"the first layers of {kind} fail with the lab's KV cache ({error_summary(error)})"
+        refuse_decoding(model.name, reason, error)
     wanted = wanted.float()
     if not wanted.isfinite().all():
         _refuse_not_finite(model)
@@ -62,7 +62,8 @@ def refuse_disagreement(model: LanguageModel) -> None:
         off = (logits - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
         # The median, because in a mixture a token near a tie may go to another expert.
         if not off.median() <= TOLERANCES[model.dtype]:
-            refuse_decoding(model.name, f"{unlike}; what they say is {off.median():.1%} off")
+            reason = f"the first layers of {kind} compute something else with the lab's KV cache than without it"
+            refuse_decoding(model.name, f"{reason}, {off.median():.1%} off")
 
 
 @contextmanager

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
+from torch.nn import functional as F
 from transformers import Cache, DynamicLayer, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicIndexedLayer
 
 from lab.kv_cache.attention_metadata import StepPlan
 from lab.kv_cache.storage import LayerStorage, SharedLayer
@@ -26,6 +28,10 @@ TWO_PATHS = {
 """Model types whose attention the lab's cannot compute, for reasons that no configuration says."""
 
 
+UNEVEN = ("mimo_v2_flash",)
+"""Model types with heads of several sizes that their configurations do not list by layer."""
+
+
 def own_attention(config: PreTrainedConfig, kind: type[PreTrainedModel] | None) -> str | None:
     """Why a model is computed with its own attention, in a clause; None: the lab's can compute it."""
     text = config.get_text_config(decoder=True)
@@ -33,6 +39,8 @@ def own_attention(config: PreTrainedConfig, kind: type[PreTrainedModel] | None) 
         return "adds a bias by distance to its scores (ALiBi)"
     if (chunk := getattr(text, "attention_chunk_size", None)) is not None:
         return f"sees nothing before its chunk of {chunk} positions"
+    if uneven := uneven_slots(config):
+        return uneven
     if text.model_type in TWO_PATHS:
         return TWO_PATHS[text.model_type]
     if kind is None:
@@ -44,6 +52,30 @@ def own_attention(config: PreTrainedConfig, kind: type[PreTrainedModel] | None) 
     return None
 
 
+def uneven_slots(config: PreTrainedConfig) -> str | None:
+    """Why a model's slots are not a key and a value of one size in every layer, in a clause; None: they are."""
+    text = config.get_text_config(decoder=True)
+    if "indexed_attention" in (getattr(text, "layer_types", None) or ()):
+        return "chooses among positions by keys of an indexer, which it also keeps"
+    if getattr(text, "is_heterogeneous", False) or text.model_type in UNEVEN:
+        return "has heads of other sizes in some layers"
+    return None
+
+
+@torch.inference_mode()
+def numbers_kept(model: PreTrainedModel) -> int:
+    """The most numbers in a key or a value of one token and layer, counted over one token; with latents, of all that
+    a layer keeps."""
+    cache = Cache(layer_class_to_replicate=DynamicIndexedLayer)
+    device = model.get_input_embeddings().weight.device
+    model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=device), cache=cache, use_cache=True)
+    found = [layer for layer in cache.layers if layer.is_initialized]
+    if any(layer.is_indexer_initialized for layer in found):
+        parts = ((layer.keys, layer.values, layer.indexer_keys) for layer in found)
+        return max(sum(part.numel() for part in some if part is not None) for some in parts)
+    return max(part.numel() for layer in found for part in (layer.keys, layer.values))
+
+
 def takes_cache(kind: type[PreTrainedModel]) -> bool:
     """True if a model of transformers keeps its keys and values in a cache that it is given."""
     return "cache" in inspect.signature(kind.forward).parameters
@@ -53,7 +85,7 @@ class SlotLayer(DynamicLayer):
     """One sequence's keys and values in one layer, as transformers sees them.
 
     Args:
-        kv_heads: heads that are stored; Falcon 40B hands on each as often as query heads share it.
+        sizes: kv_heads, head_dim and kv_vectors of a slot, which one of fewer numbers does not fill.
         start: tokens in the cache so far.
         write: [T] slots of the new tokens.
         read: the slots of all its tokens, the new ones included.
@@ -62,24 +94,45 @@ class SlotLayer(DynamicLayer):
     def __init__(
         self,
         storage: LayerStorage | SharedLayer,
-        kv_heads: int,
+        sizes: Mapping[str, int],
         start: int,
         write: torch.Tensor,
         read: slice | torch.Tensor,
     ) -> None:
         super().__init__()
-        self.storage, self.kv_heads, self.length, self.write, self.read = storage, kv_heads, start, write, read
+        self.storage, self.sizes, self.length, self.write, self.read = storage, sizes, start, write, read
+        self.latents = torch.empty(0)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store [1, heads, T, head_dim] of new tokens; return those of all, [1, heads, L, head_dim]."""
-        _, heads, count, _ = key_states.shape
-        again = heads // self.kv_heads
-        self.storage.write(self.write, *(new[0, ::again].transpose(0, 1) for new in (key_states, value_states)))
+        _, heads, count, dim = key_states.shape
+        fits = heads * dim <= self.sizes["kv_heads"] * self.sizes["head_dim"]
+        again = 1 if fits else heads // self.sizes["kv_heads"]  # Falcon 40B hands on each as often as queries share it
+        key, value = (new[0, ::again].transpose(0, 1).flatten(1) for new in (key_states, value_states))
         self.length += count
-        found = self.storage.read(self.read)
-        return tuple(one.transpose(0, 1).repeat_interleave(again, 0)[None] for one in found)
+        if self.sizes["kv_vectors"] == 1:
+            self.latents = torch.cat((key, value), dim=1)
+            found = self._through(self.latents)[0].split((key.shape[1], value.shape[1]), dim=1)
+        else:
+            found = self._through(key, value)
+        return tuple(
+            one.unflatten(1, (heads // again, -1)).transpose(0, 1).repeat_interleave(again, 0)[None] for one in found
+        )
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        """Store [1, T, numbers] beside the latents of the same tokens; return those of all, [1, L, numbers]."""
+        whole = torch.cat((self.latents, indexer_key_states[0]), dim=1)
+        return self._through(whole)[0][None, :, self.latents.shape[1] :]
+
+    def _through(self, *rows: torch.Tensor) -> list[torch.Tensor]:
+        """Store one or two vectors per new token, [T, numbers] each; return those of all tokens."""
+        heads, dim = self.sizes["kv_heads"], self.sizes["head_dim"]
+        padded = [F.pad(one, (0, heads * dim - one.shape[1])).unflatten(1, (heads, dim)) for one in rows]
+        self.storage.write(self.write, padded[0], padded[-1])
+        found = zip(self.storage.read(self.read), rows, strict=False)
+        return [one.flatten(1)[:, : new.shape[1]] for one, new in found]
 
     def get_seq_length(self) -> int:
         return self.length
@@ -90,18 +143,19 @@ class SlotLayer(DynamicLayer):
 
 def by_sequence(
     model: PreTrainedModel,
-    kv_heads: int,
+    sizes: Mapping[str, int],
     token_ids: torch.Tensor,
     positions: torch.Tensor,
     plan: StepPlan,
     keep: torch.Tensor,
 ) -> torch.Tensor:
-    """Logits of the rows ``keep`` of a packed pass, [K, vocabulary]. Others as ``LanguageModel.forward``'s."""
+    """Logits of the rows ``keep`` of a packed pass, [K, vocabulary]. ``sizes``: as ``SlotLayer``'s; the others as
+    ``LanguageModel.forward``'s."""
     found, short = None, "logits_to_keep" in inspect.signature(type(model).forward).parameters
     for rows, start, read in _sequences(positions, plan):
         how = {"use_cache": False}
         if plan.storage is not None:
-            layers = [SlotLayer(layer, kv_heads, start, plan.write[rows], read) for layer in plan.storage.layers]
+            layers = [SlotLayer(layer, sizes, start, plan.write[rows], read) for layer in plan.storage.layers]
             how = {"use_cache": True, "cache": Cache(layers=layers)}
         here = (keep >= rows.start) & (keep < rows.stop)
         wanted = keep[here] - rows.start

@@ -32,6 +32,8 @@ WORKING = {
     "GPT-2": "gpt2",
 }
 """What a refusal names as working, and the model types: the tests decode with each."""
+KINDS = {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
+"""Kinds of layers with attention, by transformers' names."""
 RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
 """Model types of which no layer keeps keys and values."""
 
@@ -91,10 +93,10 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
         return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
     if kinds and not kinds - WITHOUT_ATTENTION:
         return "none of its layers has attention, so that there is no KV cache"
-    if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "chunked_attention", "hybrid"}:
+    if odd := kinds - WITHOUT_ATTENTION - KINDS:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
-    if getattr(text, "is_heterogeneous", False):
-        return "its layers differ in the sizes of their heads"
+    if "indexed_attention" in kinds and len(kinds) > 1:
+        return "only some of its layers choose among positions by an indexer, and the others keep something else"
     if getattr(text, "num_kv_shared_layers", 0) and not kv_sources(config):
         return "some of its layers share the keys and values of others"
     return None

@@ -27,7 +27,9 @@ from tests import tiny_models
 from tests.models.test_numerical_check import random_model
 
 WINDOW = 9
-LONG = {"gpt_oss": 200, "gemma2": 120, "deepseek_v3": 200, "bart": 200, "bloom": 200, "falcon": 200, "llama4_text": 200}
+LONG = {"gemma2": 120} | dict.fromkeys(
+    ("gpt_oss", "deepseek_v3", "bart", "bloom", "falcon", "llama4_text", "gemma4_text", "deepseek_v32"), 200
+)
 """Tokens of paged runs; others have 40, four windows and more."""
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LATENT = {
@@ -71,6 +73,16 @@ GEMMA_3N = {
 }
 """Of which the last layers share the keys and values of others."""
 PLAIN = {"sliding_window": None, "tie_word_embeddings": False}
+GEMMA_4 = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "vocab_size_per_layer_input": tiny_models.VOCABULARY,
+    "hidden_size_per_layer_input": 16,
+    "num_kv_shared_layers": 0,
+}
+INDEXED = LATENT | EXPERTS | {"index_topk": 6, "index_head_dim": 16, "index_n_heads": 16}
+SPARSE = {"deepseek_v32": INDEXED, "glm_moe_dsa": INDEXED}
+"""DeepSeek sparse attention (DSA), with heads enough that no two positions score alike."""
 DECODER_SIZES = {"decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "init_std": 0.3}
 OWN = {
     "bart": PLAIN | DECODER_SIZES | {"forced_eos_token_id": None},  # counts its positions
@@ -80,6 +92,9 @@ OWN = {
     "llama4_text": PLAIN | {"attention_chunk_size": WINDOW, "head_dim": 16},
     "diffllama": PLAIN,
     "jetmoe": PLAIN,
+    "gemma4_text": GEMMA_4,
+    "mimo_v2_flash": {"head_dim": 16, "v_head_dim": 12},
+    **SPARSE,
 }
 """Models that keep their own attention (``lab.models.own_attention``)."""
 KINDS = {

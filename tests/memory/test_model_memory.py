@@ -185,7 +185,8 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     kept = models.known_models()["qwen3-8b"].shape
     monkeypatch.setattr(PreTrainedConfig, "get_config_dict", lambda where, **how: asked.append(how) or ({}, {}))
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how))
-    monkeypatch.setattr(models, "unsupported_cache", lambda config: None)
+    for name in ("unsupported_cache", "uneven_slots"):
+        monkeypatch.setattr(models, name, lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "without_weights", lambda config: torch.nn.Module())
     monkeypatch.setattr(models, "packed_parameters", lambda config, parameters: 1)

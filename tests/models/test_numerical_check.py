@@ -25,8 +25,8 @@ TAKEN = [
 DECODER = {"is_decoder": True, "pad_token_id": 1}
 """Of encoders, which transformers makes causal so."""
 REFUSED = {
-    "hrm_text": "do not say",  # runs its layers more than once
-    "longcat_flash": "cannot be computed",  # has two attentions per layer
+    "hrm_text": "fail with",  # runs its layers more than once
+    "longcat_flash": "fail with",  # has two attentions per layer
 }
 SIZES = {
     "vocab_size": tiny_models.VOCABULARY,
