@@ -15,6 +15,7 @@ import torch
 
 from lab.engine.engine import Engine
 from lab.errors import ConfigError
+from lab.kv_cache.kv_cache import slot_sizes
 from lab.kv_cache.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.model_memory import ModelInfo, find_model, known_models
@@ -119,9 +120,8 @@ def needed_bytes(models: Iterable[ModelInfo], dtype: torch.dtype, *, in_c: bool 
     total = 0
     for model in models:
         shape = model.shape
-        sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
         total += weight_bytes(model.parameters, dtype, model.packed if in_c else 0)
-        total += CACHE_TOKENS * bytes_per_token("auto", **sizes, dtype=dtype)
+        total += CACHE_TOKENS * bytes_per_token("auto", layers=shape.layers, **slot_sizes(shape), dtype=dtype)
     return int(total / USABLE_SHARE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate
 from types import SimpleNamespace
+from typing import ClassVar
 
 import torch
 
@@ -15,7 +16,8 @@ class ScriptedModel:
     """Stands in for ``lab.models.language_model.LanguageModel``; a Markov chain, so its distribution is known
     exactly."""
 
-    layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
+    layers, kv_heads, head_dim, kv_vectors, query_groups, context_length = 1, 1, 1, 2, 1, 64
+    kv_sources: ClassVar = {}
     device, dtype, rounded = torch.device("cpu"), torch.float32, False
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, uncounted = 0, 0, 0, 0, False
@@ -104,7 +106,8 @@ class ScriptedHead:
     if it reads a token with the states of another than the one before, or finds another in the cache.
     """
 
-    layers, kv_heads, head_dim, query_groups, states_width = 1, 1, 1, 1, 2
+    layers, kv_heads, head_dim, kv_vectors, query_groups, states_width = 1, 1, 1, 2, 1, 2
+    kv_sources: ClassVar = {}
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
     weight_bytes, head_bytes, layer_weights, head_weights, experts, expert_counter = 0, 0, 0, 0, None, None

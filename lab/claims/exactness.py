@@ -32,9 +32,10 @@ from lab.engine.engine import Engine
 from lab.errors import LabError
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
+from lab.kv_cache.kv_cache import new_storage
 from lab.measure.difference import common_length
 from lab.measure.interval import g_test
-from lab.measure.score import divergence, new_storage
+from lab.measure.score import divergence
 from lab.measure.workload import held_out_prompts
 
 TEMPERATURE = 0.8
@@ -160,7 +161,7 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
     blocks = -(-room // EngineConfig.block_size)
     table = BlockTable(BlockPool(blocks, EngineConfig.block_size), 0, lambda *_, **__: None, paged=False)
     table.allocate_slots(room)
-    storage = new_storage(engine, EngineConfig(), blocks * EngineConfig.block_size)
+    storage = new_storage(engine.target, EngineConfig.kv_dtype, blocks * EngineConfig.block_size)
 
     def after(backend: Backend, ids: list[int]) -> torch.Tensor:
         """Logits after a text, computed afresh."""

@@ -7,7 +7,7 @@ import torch
 
 from lab.config import EngineConfig, KVFormat
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.kv_cache import CacheConfig, CachedModel, groups_of, num_kv_layers
+from lab.kv_cache.kv_cache import CacheConfig, CachedModel, groups_of, num_kv_layers, slot_sizes
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.storage import bytes_per_token
 from lab.models.language_model import LanguageModel
@@ -129,10 +129,7 @@ class Budget:
 
 
 def _token_bytes(models: Iterable[CachedModel], kv_dtype: KVFormat) -> int:
-    return sum(
-        bytes_per_token(kv_dtype, layers=num_kv_layers(m), kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
-        for m in models
-    )
+    return sum(bytes_per_token(kv_dtype, layers=num_kv_layers(m), dtype=m.dtype, **slot_sizes(m)) for m in models)
 
 
 def _limit(models: list[CachedModel]) -> int:

@@ -66,7 +66,8 @@ class PassCostModel:
         self._bytes = model.weight_bytes - self._head_bytes - (self._experts.bytes if self._experts else 0)
         self._position_flops = 4 * model.kv_heads * model.query_groups * model.head_dim
         self._windows = Counter(window for window in model.windows if window != 0)
-        self._slot_bytes = storage.slot_bytes(model.layers) // max(1, self._windows.total()) if storage else 0
+        kept = max(1, self._windows.total() - len(model.kv_sources))
+        self._slot_bytes = storage.slot_bytes(model.layers) // kept if storage else 0
 
     def experts_read(self) -> list[ExpertsRead]:
         """Those of the passes since this was last asked for this model, or for one that shares its layers."""

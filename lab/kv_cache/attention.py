@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan
+from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan, current_plan
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
@@ -31,10 +31,6 @@ BACKENDS = {"math": SDPBackend.MATH, "efficient": SDPBackend.EFFICIENT_ATTENTION
 # thread: tens of milliseconds for each of a hundred lengths (huggingface/transformers#48163). Off in the whole process,
 # because transformers' own `generate`, measured beside the lab, would pay it, too.
 torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-class UnplannedError(RuntimeError):
-    """Attention was called without the step's plan."""
 
 
 def attention(
@@ -68,11 +64,15 @@ def attention(
         RuntimeError: called without a plan (``model.generate`` on a model the lab has plugged into).
         KernelError: raised by a plan's kernels. Storing the same keys and values again is safe.
     """
+    if plan is None and (plan := current_plan.get()):
+        plan = plan.to(query.device)
     if plan is None:
-        raise UnplannedError(
+        raise RuntimeError(
             "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
             "yourself, do so inside `with engine.target.stock_attention():`"
         )
+    if latent := hasattr(type(module), "absorb"):  # see ``lab.models.latent_attention``
+        query = module.absorb(query)
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if isinstance(plan, BlockPlan):
         query = query[0].transpose(0, 1)
@@ -93,7 +93,8 @@ def attention(
             outputs.append(_attend(own, keys, values, group, scaling, window, softcap, s_aux))
         else:
             outputs.append(attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
-    return torch.cat(outputs)[None], None
+    found = torch.cat(outputs)
+    return (module.values(found) if latent else found)[None], None
 
 
 def _attend(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
@@ -117,6 +118,10 @@ class BlockPlan(Plan):
     longest: int
     storage: KVStorage
     attend: Callable[..., torch.Tensor] | None = None
+
+
+current_plan: ContextVar[StepPlan | BlockPlan | None] = ContextVar("current_plan", default=None)
+"""That of the pass under way, for the layers of models that do not hand on to attention what they are given."""
 
 
 def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:

@@ -25,22 +25,24 @@ class VectorBytes(NamedTuple):
 class PlainLayer:
     """Keys and values as the model computed them, passed in and out as [tokens, kv_heads, head_dim].
 
+    ``vectors``: of a token and KV head; with 1, the key is the value too (latent attention).
     ``tensors``: everything that the slots hold, each [slots, ...].
     """
 
-    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._key = torch.empty(slots, kv_heads, head_dim, dtype=dtype, device=device)
-        self._value = torch.empty_like(self._key)
-        self.tensors = self._key, self._value
+    def __init__(
+        self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, vectors: int = 2
+    ) -> None:
+        self.tensors = tuple(torch.empty(slots, kv_heads, head_dim, dtype=dtype, device=device) for _ in range(vectors))
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store one row per slot. ``slots``: [tokens] int64."""
-        self._key.index_copy_(0, slots, key)
-        self._value.index_copy_(0, slots, value)
+        for kept, new in zip(self.tensors, (key, value), strict=False):
+            kept.index_copy_(0, slots, new)
 
     def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
-        return _rows(self._key, where), _rows(self._value, where)
+        found = [_rows(kept, where) for kept in self.tensors]
+        return found[0], found[-1]
 
     @staticmethod
     def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
@@ -64,22 +66,25 @@ class QuantisedLayer:
     def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
         raise NotImplementedError
 
-    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
+    def __init__(
+        self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device, vectors: int = 2
+    ) -> None:
+        self._dtype, self._vectors = dtype, vectors
         # A slot's key and value lie side by side, so that both are quantised in one go.
-        numbers, *scales = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
+        numbers, *scales = self.quantise(torch.zeros(vectors, kv_heads, head_dim, device=device))
         # A head's scales lie side by side, token by token. With those of the other heads between them, each of the few
         # bytes that a GPU's attention wants would cost a whole sector of 32.
-        side_by_side = (one.new_empty(2, kv_heads, slots, one.shape[-1]).permute(2, 0, 1, 3) for one in scales)
+        side_by_side = (one.new_empty(vectors, kv_heads, slots, one.shape[-1]).permute(2, 0, 1, 3) for one in scales)
         self.tensors = numbers.new_empty(slots, *numbers.shape), *side_by_side
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        for kept, new in zip(self.tensors, self.quantise(torch.stack((key, value), 1)), strict=True):
+        new_rows = torch.stack((key, value)[: self._vectors], 1)
+        for kept, new in zip(self.tensors, self.quantise(new_rows), strict=True):
             kept.index_copy_(0, slots, new)
 
     def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        key, value = self.dequantise(*(_rows(kept, where) for kept in self.tensors)).to(self._dtype).unbind(1)
-        return key, value
+        found = self.dequantise(*(_rows(kept, where) for kept in self.tensors)).to(self._dtype).unbind(1)
+        return found[0], found[-1]
 
 
 class Int8Layer(QuantisedLayer):

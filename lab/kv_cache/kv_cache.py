@@ -31,25 +31,43 @@ class CacheConfig(NamedTuple):
 
 class CachedModel(Protocol):
     """The sizes of a model that a cache needs: those of its keys and values, and where each layer keeps them (None: it
-    keeps none); ``windows``: the positions that a token sees in each (``kv_cache_groups``)."""
+    keeps none). ``kv_vectors``: of a token and KV head, a key and a value, or 1 that is both (latent attention).
+    ``kv_sources``: of layers that read another's keys and values, the other. ``windows``: the positions that a token
+    sees in each (``kv_cache_groups``)."""
 
     layers: int
     kv_heads: int
     head_dim: int
+    kv_vectors: int
+    kv_sources: Mapping[int, int]
     dtype: torch.dtype
     layer_devices: Sequence[torch.device | None]
     windows: Sequence[int | None]
 
 
 def num_kv_layers(model: CachedModel) -> int:
-    return sum(device is not None for device in model.layer_devices)
+    """Layers with keys and values of their own."""
+    return sum(device is not None for device in model.layer_devices) - len(model.kv_sources)
+
+
+def slot_sizes(model: object) -> dict[str, int]:
+    """What decides about the bytes of a slot of one layer, besides its dtype and format."""
+    return {name: getattr(model, name) for name in ("kv_heads", "head_dim", "kv_vectors")}
+
+
+def new_storage(
+    model: CachedModel, kv_format: KVFormat, slots: int, groups: tuple[KVCacheGroup, ...] = ONE_GROUP
+) -> KVStorage:
+    """Empty slots for a model."""
+    where = {"dtype": model.dtype, "device": model.layer_devices, "kv_sources": model.kv_sources}
+    return KVStorage(kv_format, slots, layers=model.layers, **slot_sizes(model), **where, groups=groups)
 
 
 def groups_of(target: CachedModel, *, shared: bool, paged: bool) -> tuple[KVCacheGroup, ...]:
     """The KV cache groups of a target; one without paged blocks, none of which is freed, or with layers on several
-    devices, where two groups cannot share memory. ``shared``: as ``kv_cache_groups``."""
+    devices, where two groups cannot share memory, or that share keys and values. ``shared``: as ``kv_cache_groups``."""
     devices = {device for device in target.layer_devices if device is not None}
-    if not paged or len(devices) > 1 or not any(target.windows):
+    if not paged or len(devices) > 1 or target.kv_sources or not any(target.windows):
         return ONE_GROUP
     return kv_cache_groups(target.windows, shared=shared)
 
@@ -82,6 +100,4 @@ class KVCache:
 
 
 def _storage(model: CachedModel, config: CacheConfig, groups: tuple[KVCacheGroup, ...] = ONE_GROUP) -> KVStorage:
-    sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim, "dtype": model.dtype}
-    slots = config.num_blocks * config.block_size
-    return KVStorage(config.kv_dtype, slots, **sizes, device=model.layer_devices, groups=groups)
+    return new_storage(model, config.kv_dtype, config.num_blocks * config.block_size, groups)

@@ -44,7 +44,7 @@ class LayerState:
         return sum(part.nbytes for part in (*self.conv.values(), *self.recurrent.values()))
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        return self.conv.get(state_idx)
+        return _own(self.conv, state_idx)
 
     def update_conv_state(
         self,
@@ -62,10 +62,7 @@ class LayerState:
         return whole
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
-        """A copy, because Mamba2 updates it in place."""
-        if state_idx in self.recurrent:
-            self.recurrent[state_idx] = self.recurrent[state_idx].clone()
-        return self.recurrent.get(state_idx)
+        return _own(self.recurrent, state_idx)
 
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, layer_idx: int, state_idx: int = 0, **_: object
@@ -79,6 +76,13 @@ class LayerState:
     def is_recording_past(self, layer_idx: int) -> bool:
         """True: so a layer does not update its convolution's inputs in place."""
         return True
+
+
+def _own(states: dict[int, torch.Tensor], index: int) -> torch.Tensor | None:
+    """A state, first copied: Kimi Linear updates its convolution's in place, Mamba2 its recurrence's."""
+    if index in states:
+        states[index] = states[index].clone()
+    return states.get(index)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -38,6 +38,18 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
     return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
 
 
+class SharedLayer:
+    """Another layer's keys and values, read by a layer that has none of its own."""
+
+    tensors = ()
+
+    def __init__(self, of: LayerStorage) -> None:
+        self.read = of.read
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        """Nothing: the other layer has stored them."""
+
+
 class KVStorage:
     """The slots of one model: a ``LayerStorage`` per layer (None: it has no attention), each on a device of its own.
 
@@ -57,20 +69,24 @@ class KVStorage:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | Sequence[torch.device | None],
+        kv_vectors: int = 2,
+        kv_sources: Mapping[int, int] | None = None,
         groups: Sequence[KVCacheGroup] = ONE_GROUP,
     ) -> None:
+        """``kv_sources``: of layers that read another's keys and values, the other."""
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
         places = {layer: (i, place) for i, one in enumerate(groups) for place, layer in enumerate(one.layers)}
         self.group_of = [places.get(layer, (0, layer))[0] for layer in range(layers)]
         self.num_groups = len(groups)
+        sources = kv_sources or {}
         shared: dict[int, LayerStorage | None] = {}
         self.layers = []
         for layer, where in enumerate(devices):
             place = places.get(layer, (0, layer))[1]
-            if place not in shared:
-                shared[place] = where and form(slots, kv_heads, head_dim, dtype, where)
-            self.layers.append(shared[place])
+            if place not in shared and layer not in sources:
+                shared[place] = where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors)
+            self.layers.append(SharedLayer(self.layers[sources[layer]]) if layer in sources else shared[place])
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""
@@ -83,6 +99,9 @@ class KVStorage:
                 tensor[destination] = tensor[source]
 
 
-def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
-    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))
+def bytes_per_token(
+    kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, kv_vectors: int = 2
+) -> int:
+    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector. With latent
+    attention (MLA) x 1: the value is part of the key."""
+    return layers * kv_heads * kv_vectors * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))

@@ -17,20 +17,12 @@ from lab.config import EngineConfig, KVFormat
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.kv_cache import num_kv_layers
+from lab.kv_cache.kv_cache import new_storage, num_kv_layers, slot_sizes
 from lab.kv_cache.storage import FORMATS, KVStorage, bytes_per_token
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
 """Tokens per forward pass; more would only take more memory."""
-
-
-def new_storage(engine: Engine, config: EngineConfig, slots: int) -> KVStorage:
-    """Empty slots for the engine's target."""
-    model = engine.target
-    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    where = {"dtype": model.dtype, "device": model.layer_devices}
-    return KVStorage(config.kv_dtype, slots, **shape, **where)
 
 
 @torch.inference_mode()
@@ -55,7 +47,7 @@ def log_probabilities(
         blocks = -(-len(ids) // config.block_size)
         table = BlockTable(BlockPool(blocks, config.block_size), 0, lambda *_, **__: None, paged=config.paged)
         table.allocate_slots(len(ids))
-        storage = storage or new_storage(engine, config, blocks * config.block_size)
+        storage = storage or new_storage(engine.target, config.kv_dtype, blocks * config.block_size)
         chunk, sdpa = CHUNK, "auto"
     for start in range(0, len(ids), chunk):
         new = ids[start : start + chunk]
@@ -115,7 +107,7 @@ def kv_errors(
     squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in formats}
     for window, ids in enumerate(windows):
         tokens, start, size = len(ids) - 1, 1, EngineConfig().block_size
-        storages = {form: new_storage(engine, config, -(-tokens // size) * size) for form, config in configs.items()}
+        storages = {form: new_storage(engine.target, form, -(-tokens // size) * size) for form in formats}
         passes = [log_probabilities(engine, ids, config, storages[form]) for form, config in configs.items()]
         for chunk in zip(*passes, strict=True):
             written = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
@@ -124,17 +116,12 @@ def kv_errors(
                 surprises[form][window] += surprise(log_q, written).sum().item()
                 divergences[form][window] += divergence(chunk[0], log_q).sum().item()
         for form in formats:
-            squares[form] += storing_squares(storages["auto"], new_storage(engine, configs[form], tokens), tokens)
+            squares[form] += storing_squares(storages["auto"], new_storage(engine.target, form, tokens), tokens)
         if (window + 1) % 20 == 0 or window + 1 == len(windows):
             report(f"  window {window + 1} of {len(windows)} read")
 
     model, counts = engine.target, [len(ids) - 1 for ids in windows]
-    shape = {
-        "layers": num_kv_layers(model),
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "dtype": model.dtype,
-    }
+    shape = {"layers": num_kv_layers(model), "dtype": model.dtype, **slot_sizes(model)}
     native = bytes_per_token("auto", **shape)
     rows = []
     for form in formats:

@@ -14,6 +14,7 @@ import torch
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
 from lab.kv_cache.formats import VectorBytes
+from lab.kv_cache.kv_cache import slot_sizes
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
@@ -86,9 +87,7 @@ class Deployment:
     def token_bytes(self) -> int:
         """Bytes of one token in all layers that keep it: keys, values and scales."""
         shape, layers = self.shape, sum(self.shape.kv_layers.values())
-        return bytes_per_token(
-            self.kv_dtype, layers=layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
-        )
+        return bytes_per_token(self.kv_dtype, layers=layers, **slot_sizes(shape), dtype=self.dtype)
 
     def kept(self, tokens: int) -> float:
         """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers: of one with a sliding window

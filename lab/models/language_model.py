@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
 from lab.kv_cache.attention import NAME, attention
-from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan
+from lab.kv_cache.attention_metadata import BlockPlan, Group, StepPlan, current_plan
 from lab.models.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
-from lab.models.model_shape import ModelShape, steady_length, windows_of
+from lab.models.latent_attention import read_latents
+from lab.models.model_shape import ModelShape, first_position, kv_sources, steady_length, windows_of
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
@@ -92,7 +93,7 @@ class LanguageModel:
 
     Attributes:
         model: the transformers model itself.
-        layers, kv_heads, head_dim: shape of its keys and values.
+        layers, kv_heads, head_dim, kv_vectors: shape of its keys and values (``ModelShape``).
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
         padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
@@ -100,7 +101,9 @@ class LanguageModel:
         device: where tokens go in and logits come out.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
+        first_position: the number that its first token has among its embeddings of positions.
         windows: of each layer the positions that a token sees; None: all, 0: it has no attention.
+        kv_sources: of layers that read another's keys and values, the other.
         recurrent: its recurrent layers; None: it has none.
         other_attention: why kernels for full attention cannot compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
@@ -122,12 +125,16 @@ class LanguageModel:
         self.layers = shape.layers
         self.kv_heads = shape.kv_heads
         self.query_groups = shape.query_groups
-        self.head_dim = shape.head_dim
+        self.head_dim, self.kv_vectors = shape.head_dim, shape.kv_vectors
         self.vocabulary, self.padding = shape.vocabulary, 0
         self.context_length = steady_length(model.config, shape.context_length)
+        self.first_position = first_position(model)
+        self.context_length -= self.first_position
         self.windows = windows_of(model.config)
+        self.kv_sources = kv_sources(model.config)
         self.other_attention = other_attention(model.config, model)
         self.recurrent = recurrent_layers(model)
+        read_latents(model, (NAME, SEALED_NAME))
         self.compiled = False
         self.compile_failure: str | None = None
         self.heads: dict[str, StateHead] = {}
@@ -211,10 +218,12 @@ class LanguageModel:
         Returns:
             [K, vocabulary] float32 logits.
         """
-        if self.recurrent:
-            with self.recurrent.computing(parts):
+        token = current_plan.set(plan)
+        try:
+            with self.recurrent.computing(parts) if self.recurrent else contextlib.nullcontext():
                 return self._forward(token_ids, positions, plan, keep, out, taps)
-        return self._forward(token_ids, positions, plan, keep, out, taps)
+        finally:
+            current_plan.reset(token)
 
     def _forward(
         self,
@@ -227,6 +236,8 @@ class LanguageModel:
     ) -> torch.Tensor:
         if self.padding > 0:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
+        if self.first_position:
+            positions = positions + self.first_position
         model, tapped = self.model, {}
         if taps is not None:
             model, tapped = self._tapped(), {"taps": taps}
@@ -310,6 +321,7 @@ class LanguageModel:
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
         shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
+        shorter.kv_sources = {layer: source for layer, source in self.kv_sources.items() if layer < layers}
         shorter.recurrent = self.recurrent and self.recurrent.first(layers)
         return shorter
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
 from transformers import PreTrainedConfig
 
 from lab.errors import UnsupportedModelError
@@ -40,12 +41,16 @@ class ModelShape:
     Attributes:
         layers: how many there are.
         heads, kv_heads: query heads, and the heads of keys and values that they share.
-        head_dim: numbers in one head's key, and in its value.
+        head_dim: numbers in one head's key, and in its value; with latent attention (MLA) in what a slot holds for all
+            heads, the latent and the rotary part of the key.
+        kv_vectors: of a token and KV head: a key and a value, or 1 that is both (MLA).
+        head_numbers: in the key and the value of one query head.
         hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
         vocabulary: width of the logits.
         context_length: most positions the model was made for.
         tied: whether the head is the embedding table.
         windows: of each layer the positions that a token sees (``windows_of``). Empty: all, in each.
+        shared: layers that read another's keys and values.
     """
 
     layers: int
@@ -57,7 +62,10 @@ class ModelShape:
     vocabulary: int
     context_length: int
     tied: bool = False
+    kv_vectors: int = 2
+    head_numbers: int = 0
     windows: tuple[int | None, ...] = ()
+    shared: frozenset[int] = frozenset()
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> ModelShape:
@@ -78,16 +86,24 @@ class ModelShape:
                 "read here. Those that give num_attention_heads are, such as Llama's, Qwen3's and Phi's."
             )
         hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
+        inner = _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden
         sizes = {
             "layers": _read(text, "num_hidden_layers"),
             "heads": heads,
             "kv_heads": _kv_heads(text, heads),
             "head_dim": getattr(text, "head_dim", None) or hidden // heads,
             "hidden_size": hidden,
-            "intermediate_size": _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden,
+            "intermediate_size": max(inner, default=0)
+            if isinstance(inner, list)
+            else inner,  # of each layer (Gemma 3n)
             "vocabulary": _read(text, "vocab_size"),
             "context_length": _read(text, "max_position_embeddings"),
         }
+        latent = getattr(text, "kv_lora_rank", None)
+        if latent is not None:
+            rope, nope, value = (_read(text, name) for name in ("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"))
+            sizes |= {"kv_heads": 1, "head_dim": _read(text, "kv_lora_rank") + rope}
+        own = 2 * sizes["head_dim"] if latent is None else nope + rope + value
         for name, size in sizes.items():
             _plausible(name, size, MAX_SIZES.get(name, MAX_SIZE))
         if sizes["heads"] % sizes["kv_heads"]:
@@ -96,12 +112,14 @@ class ModelShape:
                 "query heads have to share each KV head."
             )
         tied = bool(getattr(text, "tie_word_embeddings", True))  # True: transformers' own default
-        return cls(**sizes, tied=tied, windows=tuple(windows_of(config)))
+        kept = {"kv_vectors": 2 if latent is None else 1, "head_numbers": own}
+        return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)), shared=frozenset(kv_sources(config)))
 
     @property
     def kv_layers(self) -> dict[int | None, int]:
-        """The number of layers with keys and values, by the positions that a token sees there; None: all."""
-        return Counter(window for window in self.windows or [None] * self.layers if window != 0)
+        """The number of layers with keys and values of their own, by the positions that a token sees; None: all."""
+        windows = enumerate(self.windows or [None] * self.layers)
+        return Counter(window for layer, window in windows if window != 0 and layer not in self.shared)
 
     @property
     def query_groups(self) -> int:
@@ -115,7 +133,9 @@ class ModelShape:
 
     @property
     def sharing(self) -> str:
-        """ "MHA", "GQA" (Ainslie et al., 2305.13245) or "MQA" (Shazeer, 1911.02150)."""
+        """ "MHA", "GQA" (Ainslie et al., 2305.13245), "MQA" (Shazeer, 1911.02150) or "MLA" (2405.04434)."""
+        if self.kv_vectors == 1:
+            return "MLA"
         if self.kv_heads == self.heads:
             return "MHA"
         return "MQA" if self.kv_heads == 1 else "GQA"
@@ -148,6 +168,24 @@ def steady_length(config: PreTrainedConfig, context_length: int) -> int:
     by_kind = [its for its in rope.values() if isinstance(its, dict)]  # of layers, if they differ
     scaled = [its for its in (rope, *by_kind) if its.get("rope_type") == "longrope"]
     return min([context_length, *(its["original_max_position_embeddings"] for its in scaled)])
+
+
+def kv_sources(config: PreTrainedConfig) -> dict[int, int]:
+    """Layers that read the keys and values of another, and of each the other (Gemma 3n)."""
+    text = config.get_text_config(decoder=True)
+    modes, stored, found = getattr(text, "kv_sharing_modes", None) or (), {}, {}
+    for layer, (mode, kind) in enumerate(zip(modes, text.layer_types, strict=True)) if modes else ():
+        if mode == "store":
+            stored[kind] = layer
+        elif mode == "reuse":
+            found[layer] = stored[kind]
+    return found
+
+
+def first_position(model: nn.Module) -> int:
+    """The number of a text's first position: not 0 for models that count from their padding token's on (RoBERTa)."""
+    counting = (it for it in model.modules() if hasattr(type(it), "create_position_ids_from_input_ids"))
+    return next((it.padding_idx + 1 for it in counting if it.padding_idx is not None), 0)
 
 
 def refuse_odd_numbers(given: Mapping[str, Any]) -> None:

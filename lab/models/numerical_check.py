@@ -7,10 +7,9 @@ from contextlib import contextmanager
 import torch
 
 from lab.errors import UnsupportedModelError
-from lab.kv_cache.attention import UnplannedError
 from lab.kv_cache.attention_metadata import Group, StepPlan
+from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
-from lab.kv_cache.storage import KVStorage
 from lab.models.language_model import LanguageModel
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart
@@ -42,7 +41,8 @@ def refuse_disagreement(model: LanguageModel) -> None:
     kind = type(model.model).__name__
     unlike = f"the layers of {kind} do not say with the lab's attention what they say with their own"
     attention = next((i for i, window in enumerate(model.windows) if window != 0), 0)
-    first = model.first(min(max(LAYERS, attention + 1), model.layers))
+    sharing = min(model.kv_sources, default=0)
+    first = model.first(min(max(LAYERS, attention + 1, sharing + 1), model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
     try:
         with _narrowed(first), first.stock_attention() as own:
@@ -51,8 +51,6 @@ def refuse_disagreement(model: LanguageModel) -> None:
             found = [_cached(first, texts)]
             if first.recurrent:  # of which transformers computes a single token by other code
                 found.append(_cached(first, texts, range(CACHED, TOKENS + 1)))
-    except UnplannedError as error:
-        refuse_decoding(model.name, f"{kind} does not hand on to its attention where keys and values are cached", error)
     except Exception as error:  # of any kind: it is the model's own code
         if is_out_of_memory(error):
             raise
@@ -103,8 +101,7 @@ def _refuse_not_finite(model: LanguageModel) -> None:
 def _cached(model: LanguageModel, texts: torch.Tensor, ends: Sequence[int] = (CACHED, TOKENS)) -> torch.Tensor:
     """Logits of the last tokens of two texts, by steps up to each of ``ends``: [2, TOKENS] -> [2, TOKENS - CACHED,
     vocabulary] float32."""
-    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    storage = KVStorage("auto", texts.numel(), **shape, dtype=model.dtype, device=model.layer_devices)
+    storage = new_storage(model, "auto", texts.numel())
     positions = torch.arange(TOKENS, device=model.device)
     slots = torch.arange(texts.numel(), device=model.device).view(texts.shape)
     states, found = [RecurrentState() for _ in texts], []

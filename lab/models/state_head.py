@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -43,6 +44,7 @@ class StateHead(nn.Module):
 
     kind: str
     most_tokens: int | None = None
+    kv_vectors, kv_sources = 2, MappingProxyType({})
     experts = expert_counter = other_attention = None
 
     def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str, fc: nn.Module | None = None) -> None:

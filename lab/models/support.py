@@ -9,7 +9,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrain
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
-from lab.models.model_shape import WITHOUT_ATTENTION, uses_alibi, windows_of
+from lab.models.model_shape import WITHOUT_ATTENTION, kv_sources, uses_alibi, windows_of
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
@@ -29,6 +29,7 @@ WORKING = {
     "SmolLM3": "smollm3",
     "Phi-4": "phi3",
     "OLMo 2": "olmo2",
+    "DeepSeek V3": "deepseek_v3",
     "GPT-2": "gpt2",
 }
 """What a refusal names as working, and the model types: the tests decode with each."""
@@ -56,7 +57,10 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
 def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
     """Why kernels for full attention cannot compute a model's, in a sentence; None if they can. Sinks are parameters,
     not configuration, so the ``model`` itself is searched for them."""
-    softcap = getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
+    text = config.get_text_config(decoder=True)
+    if getattr(text, "kv_lora_rank", None) is not None:
+        return "it has latent attention (MLA)"
+    softcap = getattr(text, "attn_logit_softcapping", None)
     if softcap is not None:
         return f"it caps its attention scores (softcap {softcap})"
     if model is not None and any(name.endswith("sinks") for name, _ in model.named_parameters()):
@@ -65,6 +69,8 @@ def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = No
         return f"it has sliding-window attention (window {window}) in some layers or all"
     if 0 in windows_of(config):
         return "it has recurrent layers"
+    if kv_sources(config):
+        return "some of its layers share the keys and values of others"
     return None
 
 
@@ -99,9 +105,9 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
         return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
     if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "hybrid"}:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
-    if getattr(text, "kv_lora_rank", None) is not None:
-        return "it has latent attention (MLA), whose cache is not keys and values per head"
-    if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
+    if getattr(text, "is_heterogeneous", False):
+        return "its layers differ in the sizes of their heads"
+    if getattr(text, "num_kv_shared_layers", 0) and not kv_sources(config):
         return "some of its layers share the keys and values of others"
     return None
 

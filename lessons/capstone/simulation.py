@@ -166,6 +166,7 @@ def cost_model(deployment: Deployment, token_bytes: int) -> PassCostModel:
         layer_weights=layers, head_weights=head, head_bytes=2 * head, weight_bytes=2 * (layers + head),
         expert_counter=None, experts=None, windows=(None,) * shape.layers, layers=shape.layers,
         kv_heads=shape.kv_heads, query_groups=shape.heads // shape.kv_heads, head_dim=shape.head_dim,
+        kv_sources={},
     )  # fmt: skip
     storage: Any = SimpleNamespace(slot_bytes=lambda layers: token_bytes)
     return PassCostModel(SimpleNamespace(model=model, reads_packed_weights=False), storage)

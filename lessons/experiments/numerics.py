@@ -14,8 +14,9 @@ from lab.backends.interface import NewTokens
 from lab.backends.torch.sampler import distribution
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
+from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.storage import LayerStorage
-from lab.measure.score import divergence, log_probabilities, new_storage
+from lab.measure.score import divergence, log_probabilities
 from lab.measure.workload import write
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
 
@@ -117,7 +118,7 @@ class EightBits(Experiment):
 
 def _rounded(engine: Engine, ids: list[int], exact: torch.Tensor, how: Rounding) -> dict[str, float]:
     size = PLAIN.block_size
-    storage = new_storage(engine, PLAIN, -(-len(ids) // size) * size)
+    storage = new_storage(engine.target, PLAIN.kv_dtype, -(-len(ids) // size) * size)
     storage.layers = [RoundedKeys(layer, how) for layer in storage.layers]
     moved = torch.cat(list(log_probabilities(engine, ids, PLAIN, storage)))
     off, whole = sum(layer.squares for layer in storage.layers).sqrt().tolist()

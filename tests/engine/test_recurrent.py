@@ -18,6 +18,7 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.trace.events import BlockEvicted, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
 from tests.engine.test_acceptance import REJECT_BELOW
+from tests.engine.test_windows import EXPERTS, LATENT
 from tests.models.test_numerical_check import random_model
 
 DELTA = {
@@ -29,12 +30,16 @@ DELTA = {
     "linear_value_head_dim": 16,
 }
 MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8}
+MIXED = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+KIMI = {"num_experts_per_token": 2, "head_dim": 16, "linear_head_dim": 16, "linear_num_heads": 4}
 CONVOLUTIONS = {"layer_types": ["conv", "full_attention", "conv"]}
 KINDS = {
     "lfm2": CONVOLUTIONS,
     "qwen3_5_text": DELTA,
-    "granitemoehybrid": MAMBA | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]},
+    "granitemoehybrid": MAMBA | MIXED,
     "falcon_h1": MAMBA | {"mamba_d_ssm": 128},
+    "lara_mini": DELTA | {"num_hidden_layers": 3, "sliding_window": 9},
+    "kimi_linear": LATENT | EXPERTS | MIXED | KIMI,  # and latent attention
 }
 TOKENS = {"lfm2": 200}
 """Of a run; of others 40."""

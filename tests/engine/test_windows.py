@@ -1,4 +1,4 @@
-"""Layers with sliding windows, sinks and a softcap decode as in transformers, far past their windows."""
+"""Layers with sliding windows, sinks, a softcap or latents decode as in transformers, far past their windows."""
 
 from __future__ import annotations
 
@@ -8,22 +8,67 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.backends.torch.torch_backend import TorchBackend
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache import attention
+from lab.kv_cache.storage import FORMATS
 from lab.load import new_engine
+from lab.memory.capacity import Deployment, Lengths
+from lab.memory.catalogue import GiB
 from lab.models.language_model import LanguageModel
+from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
 from lab.trace.events import BlockAllocated, BlockFreed, Preempted, StepTimed
 from tests import tiny_models
 from tests.models.test_numerical_check import random_model
 
 WINDOW = 9
-TOKENS = {"gpt_oss": 200, "gemma2": 120}
+TOKENS = {"gpt_oss": 200, "gemma2": 120, "deepseek_v3": 200}
 """Of a run; of others 40."""
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+LATENT = {
+    "sliding_window": None,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "num_key_value_heads": 4,
+}
+EXPERTS = {"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 80,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "rope_theta": 10000.0,
+}
+LATENTS = {
+    "deepseek_v2": LATENT | {"q_lora_rank": None},
+    "deepseek_v3": LATENT | EXPERTS | {"rope_parameters": YARN},
+    "glm4_moe_lite": LATENT | EXPERTS,
+    "minicpm3": LATENT,
+    "youtu": LATENT,
+    "axk1": LATENT | EXPERTS,
+}
+"""Multi-head latent attention (MLA)."""
+GEMMA_3N = {
+    "num_hidden_layers": 5,
+    "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+    "num_kv_shared_layers": 3,
+    "head_dim": 16,
+    "vocab_size_per_layer_input": tiny_models.VOCABULARY,
+    "hidden_size_per_layer_input": 16,
+    "laurel_rank": 8,
+    "intermediate_size": [96] * 5,
+    "activation_sparsity_pattern": [0.0] * 5,
+    "pad_token_id": 0,
+}
+"""Of which the last layers share the keys and values of others."""
 KINDS = {
     "mistral": {},
     "ministral": {"layer_types": MIXED, "head_dim": 16},
@@ -36,6 +81,8 @@ KINDS = {
     "olmo3": {"layer_types": MIXED},
     "exaone4": {"layer_types": MIXED},
     "gpt_oss": {"layer_types": MIXED, "head_dim": 16},
+    "gemma3n_text": GEMMA_3N,
+    **LATENTS,
 }
 CONFIGS = {
     "no cache": EngineConfig(kv_cache=False),
@@ -47,7 +94,7 @@ CONFIGS = {
 
 
 def windowed(kind: str) -> LanguageModel:
-    model = random_model(kind, sliding_window=WINDOW, **KINDS[kind])
+    model = random_model(kind, **{"sliding_window": WINDOW} | KINDS[kind])
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("sinks"):
@@ -143,8 +190,47 @@ def test_work_within_a_window_is_counted() -> None:
         assert flops - 2 * count * model.layer_weights == 4 * width * seen
 
 
-def test_kernels_for_full_attention_are_refused_and_not_taken() -> None:
-    model = windowed("mistral")
+@pytest.mark.parametrize("kv_dtype", FORMATS)
+def test_a_slot_holds_the_latent_and_the_rotary_key_and_no_value(kv_dtype) -> None:
+    """As many bytes as the Memory page counts, whatever the format."""
+    model, numbers = windowed("deepseek_v3"), LATENT["kv_lora_rank"] + LATENT["qk_rope_head_dim"]
+    lab, config = new_engine(model, tiny_models.tokenizer()), EngineConfig(kv_dtype=kv_dtype, speculative="ngram")
+    run = lab.generate("Once upon", config, SamplingParams(max_tokens=8, ignore_eos=True))
+    shape = ModelShape.from_config(model.model.config)
+    counted = Deployment(
+        shape=shape, parameters=9, weights="float32", memory=GiB, lengths=Lengths(1, 1), kv_dtype=kv_dtype
+    )
+    assert lab.token_bytes(config) == counted.token_bytes == 3 * sum(counted.vector_bytes)
+    bytes_each = {"auto": 4, "int4": 0.5, "int4_per_token_head": 0.5}.get(kv_dtype, 1)
+    assert counted.vector_bytes.numbers == numbers * bytes_each
+    assert run.metrics.kv_used_bytes == counted.token_bytes * (len(run.prompt_token_ids) + 7)
+    if kv_dtype == "auto":
+        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
+
+
+def test_layers_that_share_keys_and_values_store_none() -> None:
+    model = windowed("gemma3n_text")
+    own = 2 * 2 * model.kv_heads * model.head_dim * 4
+    lab = new_engine(model, tiny_models.tokenizer())
+    run = lab.generate("Once upon", EngineConfig(), SamplingParams(max_tokens=8, ignore_eos=True))
+    assert run.metrics.kv_used_bytes == own * (len(run.prompt_token_ids) + 7)
+    assert sum(ModelShape.from_config(model.model.config).kv_layers.values()) == 2
+
+
+def test_latents_go_through_a_matrix_that_does_not_show_its_weights() -> None:
+    """Such as a quantised one."""
+    model = windowed("deepseek_v3")
+    for module in model.model.modules():
+        if hasattr(module, "kv_b_proj"):
+            module.kv_b_proj.__class__ = type("Hidden", (nn.Linear,), {})
+    lab = new_engine(model, tiny_models.tokenizer())
+    run = lab.generate("Once upon", EngineConfig(), SamplingParams(max_tokens=8, ignore_eos=True))
+    assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("mistral", "sliding-window"), ("minicpm3", "not of minicpm3")])
+def test_kernels_for_full_attention_are_refused_and_not_taken(kind, reason) -> None:
+    model = windowed(kind)
     assert not new_engine(copy.copy(model), tiny_models.tokenizer()).computes_by_kernels
-    with pytest.raises(ConfigError, match="sliding-window attention"):
+    with pytest.raises(ConfigError, match=reason):
         new_engine(model, tiny_models.tokenizer(), kernels="c")

@@ -14,7 +14,6 @@ from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     BertConfig,
     DbrxConfig,
-    DeepseekV3Config,
     FalconConfig,
     Gemma2Config,
     GitConfig,
@@ -46,16 +45,16 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 
 
 def cached(model) -> set[tuple[int, int, int]]:
-    """Layers, KV heads and head dimension of what a model on "meta" caches."""
+    """Layers, KV heads, and numbers per head and token, of what a model on "meta" caches."""
     with torch.device("meta"), torch.no_grad():
         layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
-    return {(len(layers), *(part.shape[i] for i in (1, 3))) for layer in layers for part in (layer.keys, layer.values)}
+    return {(len(layers), layer.keys.shape[1], layer.keys.shape[3] + layer.values.shape[3]) for layer in layers}
 
 
 def agrees(config: PreTrainedConfig) -> tuple[ModelShape, int]:
     """The shape read from a configuration, which has to be what its model caches, with its tables; its parameters."""
     shape, model = ModelShape.from_config(config), without_weights(config)
-    assert cached(model) == {(shape.layers, shape.kv_heads, shape.head_dim)}
+    assert cached(model.bfloat16()) == {(shape.layers, shape.kv_heads, shape.kv_vectors * shape.head_dim)}
     ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
     assert shape.tables == sum(ends.values())
     return shape, parameters(model)
@@ -144,7 +143,6 @@ def asked(monkeypatch) -> Iterator[list[str]]:
     ("config", "word"),
     [
         (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent layers"),
-        (DeepseekV3Config(num_hidden_layers=2), "latent attention"),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
         *((kind(**TINY), "it is an encoder") for kind in (BertConfig, RobertaConfig)),

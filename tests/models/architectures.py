@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from transformers import CONFIG_MAPPING, PreTrainedModel
+from transformers import CONFIG_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging
 
@@ -25,7 +25,8 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
-from tests.models.test_numerical_check import random_model
+from tests.engine.test_windows import GEMMA_3N, LATENTS
+from tests.models.test_numerical_check import DECODER, random_model
 
 RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
 TOKENS, WINDOW, SECONDS = 40, 9, 90
@@ -42,6 +43,7 @@ SHAPES = (
 """Tried in turn: what one architecture cannot do without, another cannot have."""
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 PUBLISHED = {
+    **LATENTS,
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), KINDS["lfm2"]),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "qwen4_exp_text"), KINDS["qwen3_5_text"]),
     "granitemoehybrid": KINDS["granitemoehybrid"],
@@ -49,6 +51,13 @@ PUBLISHED = {
     "falcon_h1": KINDS["falcon_h1"],
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "minimax": HYBRID,
+    **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
+    "gemma3n_text": GEMMA_3N | {"sliding_window": WINDOW},
+    "bert-generation": DECODER,
+    "xmod": DECODER | {"languages": ["en_XX"], "default_language": "en_XX"},
+    "sarvam_mla": LATENTS["glm4_moe_lite"],
+    "codegen": {"rotary_dim": 8},
+    "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},
 }
 """In place of these, where the published models have layers that a configuration lacks unless it names them, or where
@@ -58,7 +67,8 @@ layers have sizes of their own."""
 def outcome(kind: str) -> tuple[str, str]:
     """ "works", "refused", "differs" or "not built", and why."""
     found = ("not built", "")
-    for shape in (PUBLISHED[kind],) if kind in PUBLISHED else SHAPES:
+    shapes = (DECODER,) if CONFIG_MAPPING[kind] in MODEL_FOR_MASKED_LM_MAPPING else SHAPES
+    for shape in (PUBLISHED[kind],) if kind in PUBLISHED else shapes:
         try:
             with torch.device("meta"):
                 size = sum(weight.numel() for weight in random_model(kind, **shape).parameters())

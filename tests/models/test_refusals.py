@@ -61,9 +61,9 @@ def quantised(method: str) -> Change:
     return change
 
 
-def nemotron(where: Path) -> None:
+def diffllama(where: Path) -> None:
     (where / WEIGHTS).unlink()
-    random_model("nemotron").save_pretrained(where)
+    random_model("diffllama").save_pretrained(where)
 
 
 EMBEDDING, HEAD, UP = "model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.up_proj.weight"
@@ -76,7 +76,7 @@ TABLE: dict[str, tuple[Change, dict[str, str], str, str]] = {  # what is changed
     "mpt": (configured(MptConfig(d_model=48, n_heads=4)), {}, "ALiBi", "models work"),
     "falcon": (configured(FalconConfig(alibi=True)), {}, "ALiBi", "models work"),
     "t5": (configured(T5Config()), {}, "encoder-decoder", "models work"),
-    "nemotron": (nemotron, {}, "does not hand on to its attention", "models work"),
+    "diffllama": (diffllama, {}, "% off", "models work"),
     "NaN in the table": (weights(EMBEDDING, lambda it: it[5].fill_(torch.nan)), {}, f"{EMBEDDING}' holds NaN", "copy"),
     "NaN in the head": (weights(HEAD, lambda it: it.fill_(torch.nan)), {}, f"{HEAD}' holds NaN", "another copy"),
     "NaN in half": (weights(HEAD, lambda it: it.fill_(torch.nan)), HALF, f"{HEAD}' holds NaN", "another copy"),
@@ -96,7 +96,7 @@ def test_a_refusal_has_the_reason_and_the_nearest_thing_that_works(folder, chang
     assert advice in message.partition(reason)[2]
     assert "\n" not in message
     assert len(re.findall(r"[.)](?= [A-Z]|$)", re.sub(r"\([^()]*\)$", "", message.strip()))) <= 2, message
-    assert not re.search(r"(Falcon|Bloom|MPT|Nemotron|Granite)[^.]* work", message)
+    assert not re.search(r"(Falcon|Bloom|MPT|DiffLlama|Granite)[^.]* work", message)
     assert "stock_attention" not in message
     if "dtype=" in advice:
         load_engine(where, device="cpu", dtype="bfloat16")

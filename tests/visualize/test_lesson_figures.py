@@ -106,10 +106,9 @@ def test_a_path_of_the_tree_is_the_beginning_of_a_request(number: int) -> None:
             prompt = prompts[owner].replace("\n", "↵")
             assert text.startswith(prompt) or prompt.startswith(text)
     assert seen == {*prompts}
-    found = [event.references for step in steps for _, event in step if isinstance(event, BlockShared)]
-    assert found  # blocks that were not computed again
-    if number == 6:  # requests at the same time
-        assert shared == max(found) > 1
+    found = [event for step in steps for _, event in step if isinstance(event, BlockShared)]
+    assert [event.block for event in found] == [block for picture in record["pictures"] for block in picture["found"]]
+    assert shared == max(event.references for event in found)
 
 
 def test_a_column_of_the_batch_has_the_requests_of_its_step() -> None:

@@ -14,6 +14,7 @@ from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import Group, SdpaChoice, StepPlan, side_by_side
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
+from lab.kv_cache.kv_cache import new_storage
 from lab.kv_cache.recurrent_state import RecurrentState
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
@@ -255,8 +256,7 @@ class BlockHead(HeadBackend):
     def _kept(self, batch: Sequence[NewTokens], windows: Sequence[int]) -> tuple[list[NewTokens], KVStorage]:
         """The batch with a block for each sequence, and a storage for the blocks."""
         model, size = self.model, max(new.stop + window for new, window in zip(batch, windows, strict=True))
-        sizes = {name: getattr(model, name) for name in ("layers", "kv_heads", "head_dim", "dtype")}
-        storage = KVStorage("auto", len(batch) * size, **sizes, device=model.layer_devices)
+        storage = new_storage(model, "auto", len(batch) * size)
         pool, tables = BlockPool(len(batch), size), []
         for _ in batch:
             tables.append(BlockTable(pool, 0, lambda *_, **__: None, paged=False))

@@ -117,17 +117,19 @@ export function mount(element, gradio, setup) {
   }
 
   function prefixes({ pictures }) {
-    const branch = ({ blocks, owners, text, below }) => {
+    const branch = (found) => ({ blocks, owners, text, below }) => {
       const users = owners.length ? `request${owners.length > 1 ? "s" : ""} ${owners.join(", ")}` : "cached: no request uses it";
+      const squares = blocks.map((block) => square(owners, block));
+      blocks.forEach((block, i) => found.includes(block) && (squares[i].dataset.mark = "found"));
       const words = make("span", { className: "edge-text", title: text, translate: false }, text);
-      const node = make("li", "", make("div", "edge", make("span", "row-blocks", ...blocks.map((block) => square(owners, block))), make("b", "", users), words));
-      if (below.length) node.append(make("ul", "", ...below.map(branch)));
+      const node = make("li", "", make("div", "edge", make("span", "row-blocks", ...squares), make("b", "", users), words));
+      if (below.length) node.append(make("ul", "", ...below.map(branch(found))));
       return node;
     };
     const root = make("ul", "tree");
-    add(root);
+    add(root, make("p", "key", "= found, and not computed again"));
     function draw(at) {
-      root.replaceChildren(...pictures[at].tree.map(branch));
+      root.replaceChildren(...pictures[at].tree.map(branch(pictures[at].found)));
       return pictures[at].say;
     }
     return { count: pictures.length, draw };

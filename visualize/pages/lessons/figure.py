@@ -230,7 +230,8 @@ def _prefixes(runs: Mapping[str, Steps]) -> Record:
         if any(isinstance(event, Admitted | Finished) for _, event in step):
             known = [block for block in above if block in pool.owners or block in pool.cached]
             tree = [*_branches(None, known, above, text, pool)]
-            pictures.append({"tree": tree, "say": " ".join(_found(step, lengths, size))})
+            found = [event.block for _, event in step if isinstance(event, BlockShared)]
+            pictures.append({"tree": tree, "found": found, "say": " ".join(_found(step, lengths, size))})
     return {"pictures": pictures}
 
 

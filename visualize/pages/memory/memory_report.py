@@ -51,7 +51,10 @@ def about(model: ModelInfo) -> str:
     shape = model.shape
     queries = counted(shape.heads, "query head")
     heads = f"{queries}, each with a KV head of {shape.head_dim} numbers (MHA)"
-    if shape.query_groups > 1:
+    if shape.sharing == "MLA":
+        less = shape.heads * shape.head_numbers / shape.head_dim
+        heads = f"{queries} on one latent of {shape.head_dim} numbers (MLA: 1/{digits(less)} of the cache of MHA)"
+    elif shape.query_groups > 1:
         heads = (
             f"{queries} on {counted(shape.kv_heads, 'KV head')} of {shape.head_dim} numbers ({shape.sharing}: "
             f"1/{shape.query_groups} of the cache of MHA)"
@@ -109,6 +112,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     """Each step of the calculation: in words, with the numbers, and its result."""
     shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
     vector, token = chosen.vector_bytes, chosen.token_bytes
+    vectors = "2 (key, value)" if shape.kv_vectors == 2 else "1 (latent and rotary key)"
     bits = WEIGHT_BITS[chosen.weights]
     kv = KV_DTYPES[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
     weights = "parameters × bits / 8", f"{chosen.parameters:,} × {bits} / 8"
@@ -133,8 +137,8 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ),
         (
             "token",
-            "layers with attention × KV heads × 2 (key, value) × vector",
-            f"{sum(shape.kv_layers.values())} × {shape.kv_heads} × 2 × {sum(vector)}",
+            f"layers with attention × KV heads × {vectors} × vector",
+            f"{sum(shape.kv_layers.values())} × {shape.kv_heads} × {shape.kv_vectors} × {sum(vector)}",
             f"{token:,} B = {size(token)}",
         ),
         (
