@@ -15,6 +15,9 @@ test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	exec $(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist loadfile --no-loadscope-reorder)
 
+# What is compiled is kept, whatever the environment says: compiling costs each process eight seconds.
+test test-fast: export PYTHONDONTWRITEBYTECODE =
+
 # The inner loop: no browser, nothing slow, a file at a time on each of two cores.
 test-fast: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not browser" --ignore tests/browser $(ARGS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from unittest.mock import Mock
@@ -20,7 +19,6 @@ from lab.memory.model_memory import find_model, known_models
 from lab.models import loader as loading
 from lab.models.load_progress import Loading, LoadingCancelled, track_loading
 from lab.registry import EMBEDDED, LISTED, USABLE_SHARE, Engines, Pair, fitting_pairs, named_pair, needed_bytes
-from lab.trace.events import RunStarted
 from lab.util.device_memory import CAPTURING
 from tests import tiny_models
 from tests.models.test_numerical_check import random_model
@@ -247,34 +245,6 @@ def test_pairs_that_are_not_offered_or_not_there_are_refused(folders) -> None:
                 any_pair(missing)
     with pytest.raises(LabError, match=r"Write it as some/model-1\.5B\."):
         any_pair(named_pair("http://hub.example/some/model-1.5B/tree/main", ""))
-
-
-class Listening:
-    """An ``EngineMonitor`` that keeps names, and the numbers of the runs that began."""
-
-    def __init__(self) -> None:
-        self.watched, self.added, self.begun = [], [], []
-
-    def watch(self, model: str) -> Callable[..., None]:
-        self.watched.append(model)
-        return lambda owner, seconds, event: self.begun.append(owner) if isinstance(event, RunStarted) else None
-
-    def add(self, model: str, engine: Engine) -> None:
-        self.added.append(model)
-
-
-def test_monitors_can_distinguish_all_runs_and_pairs(folders, tmp_path) -> None:
-    for name in ("target", "Matched"):
-        (tmp_path / name).symlink_to(folders["target"], target_is_directory=True)
-    monitor = Listening()
-    engines = Engines(any_pair=True, device="cpu", monitors=[monitor])
-    others = Engines(any_pair=True, device="cpu", monitors=[monitor])  # as those of the lessons beside one's own pair
-    places = (folders["target"], tmp_path / "target", folders["target"], tmp_path / "Matched")
-    some = [engines(named_pair(str(place), "")) for place in places]
-    assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
-    for engine in (*some[-1:] * 2, others(pair(folders)), some[-1]):
-        engine.generate("A fox", EngineConfig(), GREEDY)
-    assert monitor.begun == list(range(monitor.begun[0], monitor.begun[0] + 4))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from lab.errors import ConfigError
 from lab.vllm.client import Server, ServerError
 from tests import forked
-from tests.browser.conftest import free_port, started
+from tests.browser.conftest import free_port, serving
 from tests.coroutines import complete
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_an_unavailable_private_model_does_not_reveal_the_token(refusing: Refusi
 @pytest.mark.slow
 def test_a_server_reveals_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
-    with started(log, "--attach", refusing.address, **variables(refusing, tmp_path)) as (address, _):
+    with serving(log, "--attach", refusing.address, **variables(refusing, tmp_path)) as address:
         seen = [fetched(f"{address}/{page}") for page in PAGES]
         for name, asked in (
             ("calculator", {"model": "somebody/private"}),

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 import torch
+from torch.nn import functional as F
 
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.prefix_cache import Prefix
@@ -54,11 +55,11 @@ class LayerState:
         conv_kernel_size: int | None = None,
         **_: object,
     ) -> torch.Tensor:
-        """Append, and keep as many as the kernel is wide. Returns all."""
+        """Append, and keep as many as the kernel is wide: zeros before the text begins. Returns all."""
         before = self.conv.get(state_idx)
         size = conv_kernel_size or (conv_states if before is None else before).shape[-1]
         whole = conv_states if before is None else torch.cat([before, conv_states], dim=-1)
-        self.conv[state_idx] = whole[..., -size:].clone()
+        self.conv[state_idx] = F.pad(whole[..., -size:].clone(), (max(0, size - whole.shape[-1]), 0))
         return whole
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:

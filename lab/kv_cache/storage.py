@@ -80,13 +80,18 @@ class KVStorage:
         self.group_of = [places.get(layer, (0, layer))[0] for layer in range(layers)]
         self.num_groups = len(groups)
         sources = kv_sources or {}
-        shared: dict[int, LayerStorage | None] = {}
-        self.layers = []
+        shared: dict[int, LayerStorage] = {}
+        self.layers: list[LayerStorage | SharedLayer | None] = []
         for layer, where in enumerate(devices):
             place = places.get(layer, (0, layer))[1]
-            if place not in shared and layer not in sources:
-                shared[place] = where and form(slots, kv_heads, head_dim, dtype, where, kv_vectors)
-            self.layers.append(SharedLayer(self.layers[sources[layer]]) if layer in sources else shared[place])
+            if layer in sources:
+                self.layers.append(SharedLayer(self.layers[sources[layer]]))
+            elif where is None:
+                self.layers.append(None)
+            else:
+                if place not in shared:
+                    shared[place] = form(slots, kv_heads, head_dim, dtype, where, kv_vectors)
+                self.layers.append(shared[place])
 
     def slot_bytes(self, layers: int) -> int:
         """Bytes of one slot in the first ``layers`` layers."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
 import urllib.request
 from dataclasses import fields
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -21,8 +18,6 @@ from lab.memory.model_memory import known_models
 from tests.api.calls import PROMPT, ask
 from tests.coroutines import complete
 from visualize.api.endpoints import NAMES
-from visualize.assets import CHARTS, FOR_EVER, STATIC
-from visualize.page_list import ABOUT, PAGES
 
 pytestmark = pytest.mark.slow
 
@@ -62,12 +57,6 @@ def test_a_run_gives_the_same_result_as_the_engine(client: Client, tmp_path: Pat
     assert answer["sampling"]["seed"] == 4
     (tmp_path / "run.json").write_text(json.dumps(answer["run"]), "utf-8")
     assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
-
-
-def test_one_stop_string_may_be_given_without_a_list(client: Client) -> None:
-    one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
-    assert one["reason"] == "stop"
-    assert one["text"] == several["text"]
 
 
 def test_a_prompt_may_be_token_ids_and_a_token_may_end_a_text(client: Client) -> None:
@@ -155,31 +144,3 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
                 assert answer.content[0].text
 
     complete(use())
-
-
-def test_the_app_compresses_its_pages_and_lets_browsers_keep_its_scripts(server: str) -> None:
-    def headers(path: str) -> Message:
-        asked = urllib.request.Request(f"{server}/{path}", headers={"Accept-Encoding": "gzip"})
-        with urllib.request.urlopen(asked) as answer:
-            return answer.headers
-
-    with urllib.request.urlopen(f"{server}/compare") as page:
-        script = re.search(r"assets/[\w.-]+\.js", page.read().decode())[0]
-    assert headers("compare")["Content-Encoding"] == "gzip"
-    for path in (CHARTS, script):
-        assert (headers(path)["Content-Encoding"], headers(path)["Cache-Control"]) == ("gzip", FOR_EVER)
-
-
-def test_every_page_introduces_itself_before_any_script_runs(server: str) -> None:
-    """To a browser's tab, and to whatever shows more of a link than its address."""
-    for name in (*PAGES, "Instructor"):
-        with urllib.request.urlopen(f"{server}/{'' if name == 'Lab' else name.lower()}") as page:
-            head, script, _ = page.read().decode().partition("<script")
-        assert script
-        assert "Gradio" not in head
-        title = "Decode Lab" if name == "Lab" else f"{name} · Decode Lab"
-        assert re.findall("<title>(.*)</title>", head) == re.findall('og:title" content="(.*)"', head) == [title]
-        reported = re.findall('description" content="(.*)"', head)
-        assert [html.unescape(text) for text in reported] == [ABOUT[name]] * 2
-    with urllib.request.urlopen(f"{server}/favicon.ico") as icon:
-        assert icon.read() == (STATIC / "icon.svg").read_bytes()

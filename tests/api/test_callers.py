@@ -13,7 +13,7 @@ import pytest
 from gradio_client import Client
 from gradio_client.client import Job
 
-from tests import load
+from docs import measure_load as load
 from tests.api.calls import FOREVER, PROMPT, get, hung_on, inside
 from tests.coroutines import complete
 from tests.waiting import until

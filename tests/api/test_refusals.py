@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 
-from tests.api.calls import FILE, PROMPT, ask, call, get, post
+from tests.api.calls import PROMPT, ask, call, get, post
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -237,28 +236,6 @@ def test_no_request_body_keeps_others_waiting(app: tuple[str, subprocess.Popen])
                 assert 400 <= found < 500
                 assert len(answer) < 500
     assert max(waits) < 3  # a tenth of that on an idle machine
-
-
-def test_values_that_no_page_sends_are_refused_with_a_reason(server: str, events: list[dict[str, Any]]) -> None:
-    assert events
-    for event, path in itertools.product(events, ("run/predict", "queue/join")):
-        sound = {"data": event["values"], "fn_index": event["id"], "session_hash": f"abc{event['id']}"}
-        assert post(f"{server}/gradio_api/{path}", json.dumps(sound).encode())[0] == 200
-        for junk in (float("nan"), [], "x", 10**30, [[FILE]], None):
-            asked = sound | {"data": [junk] * len(event["values"])}
-            found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
-            assert found == 422
-            assert len(json.loads(answer)["detail"]) > 10
-
-
-def test_a_claims_event_without_claims_checks_none(server: str) -> None:
-    """The app's log is looked at in the end: it may hold no traceback."""
-    config = json.loads(get(f"{server}/config")[1])
-    page = next(it["id"] for it in config["components"] if it["props"].get("elem_id") == "claims")
-    number = next(it["id"] for it in config["dependencies"] if [page, "submit"] in it["targets"])
-    for given in (None, {}, {"claims": 5}, {"claims": [[], "nothing"]}):
-        asked = {"data": [None], "fn_index": number, "session_hash": "claims", "event_data": given}
-        assert post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())[0] == 200
 
 
 def test_no_two_parts_of_a_page_have_one_id(server: str) -> None:

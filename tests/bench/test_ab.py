@@ -63,12 +63,6 @@ def test_swapping_a_and_b_inverts_the_result(compare) -> None:
         assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
-def test_acceptance_is_reported_only_for_settings_with_a_drafter(compare) -> None:
-    acceptance = compare(PLAIN, SPECULATIVE)["metrics"]["draft_acceptance_rate"]
-    assert acceptance["a"] is None
-    assert 0 < acceptance["b"]["value"] < 1
-
-
 def sample(match: int, tokens: int, kl: float, a: tuple, b: tuple) -> bench.Sample:
     names = (*bench.TIMES, "rounds", "proposed", "accepted", "surprise")
     sides = {side: dict(zip(names, values, strict=True)) for side, values in (("a", a), ("b", b))}

@@ -6,12 +6,10 @@ import threading
 from collections import defaultdict
 from dataclasses import replace
 
-import pytest
-
-from lab import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab import EngineConfig, SamplingParams
 from lab.measure.throughput import arrivals
 from lab.measure.workload import PlannedRequest, user_requests
-from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.events import Event, Finished, RunStarted, StepTimed
 from lab.trace.recorder import BatchStep
 from lab.trace.run import Run
 
@@ -73,13 +71,6 @@ def test_continuations_arrive_together_with_the_tokens_of_each_alone(lab):
         assert Run(events).token_ids == lab.generate(job.prompt, PAGED, sampling).token_ids
 
 
-def test_seats_and_pool_are_as_configured(lab):
-    config = EngineConfig(paged=True, block_size=4, num_blocks=24)
-    heard = [e.event for step in arrivals(lab, jobs(*[40] * 4), config, max_num_seqs=3) for e in step.entries]
-    assert max(event.running for event in heard if isinstance(event, Admitted)) == 3
-    assert any(isinstance(event, Preempted) for event in heard)
-
-
 def test_cancelling_ends_all_requests_and_reports_it(lab):
     cancelled, steps = threading.Event(), []
     for step in arrivals(lab, jobs(*[200] * 5), PAGED, every=4, cancelled=cancelled):
@@ -90,25 +81,6 @@ def test_cancelling_ends_all_requests_and_reports_it(lab):
     assert steps[-1].last
     ends = [entry.event.reason for entry in steps[-1].entries if isinstance(entry.event, Finished)]
     assert ends == ["cancelled"] * 2  # the others had not arrived
-
-
-def test_a_request_that_can_never_fit_is_refused_before_anything_starts(lab):
-    config = EngineConfig(paged=True, block_size=4, num_blocks=10)
-    with pytest.raises(PromptError):
-        next(arrivals(lab, jobs(5, 100), config))
-    with pytest.raises(ConfigError, match="would not arrive when they should"):
-        next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))
-
-
-@pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])
-def test_what_jobs_of_a_higher_priority_leave_behind_outlasts_what_others_do(lab, eviction, found):
-    begins = "A beginning that is not short"
-    first, *others = jobs(8, 20, 20)
-    often = replace(first, prompt=begins, cache_priority=1)
-    config = replace(PAGED, enable_prefix_caching=True, eviction=eviction, num_blocks=12)
-    events = by_owner(list(arrivals(lab, [often, *others, often], config, max_num_seqs=1)))
-    [again] = [event for event in events[3] if isinstance(event, Admitted)]
-    assert again.cached_tokens == found
 
 
 def test_a_crowd_has_distinct_prompts_and_the_lengths_of_its_mix():

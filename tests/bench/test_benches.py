@@ -6,11 +6,9 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +20,8 @@ from lab.bench import __main__ as command
 from lab.bench import drafter_bench, ladder, llama, step_times, verifiers, vllm_bench, window_sweep
 from lab.bench.ladder import ladder_configs, time_rows
 from lab.bench.vllm_bench import accepted_by_round
-from lab.engine.engine import Request
 from lab.measure.workload import PROMPTS
-from lab.trace.events import Committed, Distributions, Event, FellBack, Finished, RunStarted, StepTimed
-from lab.trace.recorder import Recorder
+from lab.trace.events import Distributions
 from lab.vllm.completion import CompletionEnd, ReportedRounds
 from tests import tiny_models
 
@@ -84,27 +80,6 @@ def test_rows_of_the_ladder_are_of_the_same_work(lab) -> None:
         assert asked == [*("AB" if captured else "A"), "A", "B"]
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded) -> None:
-    lab = tiny_models.engine("llama", "good")
-
-    def timed(config: EngineConfig) -> int:
-        generate = ladder.lab_generate(lab, config, SamplingParams(max_tokens=5, ignore_eos=True))
-        return (generate if recorded else ladder._unrecorded(generate))("The king")
-
-    seen, emit = [], Recorder.emit
-    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
-    assert timed(EngineConfig(speculative="draft")) == 5
-    assert (StepTimed in seen) == recorded
-    assert {RunStarted, Committed, Finished} <= set(seen)
-    monkeypatch.setattr(lab.draft, "forward", None)
-    with pytest.raises(LabError, match="went on without its drafter"):
-        timed(EngineConfig(speculative="draft"))
-    monkeypatch.setattr(lab.target, "forward", None)
-    with pytest.raises(LabError, match="failed"):
-        timed(EngineConfig())
-
-
 # -- llama.cpp -------------------------------------------------------------------------------
 
 
@@ -144,27 +119,6 @@ def test_llama_cpp_gives_the_same_tokens_and_every_row_is_timed(bench, monkeypat
     assert "llama.cpp, f16" in table
 
 
-def test_ratios_to_llama_cpp_are_in_the_order_of_the_rows(lab, monkeypatch) -> None:
-    @contextmanager
-    def decoder(*_):
-        yield lambda prompt, tokens: [0] * tokens
-
-    monkeypatch.setattr(llama, "PROMPTS", TWO)
-    monkeypatch.setattr(llama, "_version", lambda: "0")
-    monkeypatch.setattr(llama, "write_gguf", lambda *_: None)
-    monkeypatch.setattr(llama, "llama_cpp", decoder)
-    result = llama.run_llama(lab, 4, 1, silent)
-    medians = {row["name"]: row["median"] for row in result["rows"]}
-    ours = ["cache", "cache + speculation (gamma 6)"]
-    theirs = [f"llama.cpp, {dtype}" for dtype in llama.DTYPES]  # the order of a set would differ between processes
-    pairs = [(name, other) for name in ours for other in theirs]
-    assert result["ratios"] == {f"{a} / {b}": medians[a] / medians[b] for a, b in pairs}
-    assert list(result["ratios"]) == [f"{a} / {b}" for a, b in pairs]
-    monkeypatch.setattr(type(lab), "device", "cuda:0")
-    with pytest.raises(LabError, match="Add --device cpu"):
-        llama.run_llama(lab, 8, 1, silent)
-
-
 # -- roofline and logprobs -------------------------------------------------------------------
 
 
@@ -189,24 +143,6 @@ def test_the_roofline_has_every_kind_of_step(bench) -> None:
     assert result["machine"]["torch_threads"]
     alone = step_times.run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
     assert [row["name"] for row in alone] == list(rows)[:5]
-
-
-def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch) -> None:
-    with pytest.raises(LabError, match=r"--max-tokens 5 leaves no room for a whole round: .* Ask for 6 or more"):
-        step_times.run_roofline(lab, 5, 1, silent)
-    events, requests = Request.__iter__, count()
-
-    def fallen(request: Request) -> Iterator[Event]:  # only the first of several requests is asked for its steps
-        yield from events(request)
-        if next(requests):
-            yield FellBack(t_ms=0, part="kernel", reason="Too slow.")
-
-    monkeypatch.setattr(Request, "__iter__", fallen)
-    with pytest.raises(LabError, match="went on without its kernel"):
-        step_times._steps(lab, TWO, EngineConfig(), 4, "decode")
-    monkeypatch.setattr(Engine, "device_limits", None)
-    with pytest.raises(LabError, match="a read or a float32 matrix product failed on cpu"):
-        step_times.run_roofline(lab, 6, 1, silent)
 
 
 @pytest.mark.slow

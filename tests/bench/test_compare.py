@@ -9,8 +9,6 @@ from itertools import groupby
 
 import pytest
 
-from lab.backends.cpu.build import BuildError
-from lab.cli.json_results import compare_result
 from lab.config import EngineConfig, SamplingParams
 from lab.errors import ConfigError, LabError, PromptError
 from lab.measure.comparison import compare, summarise, typical
@@ -20,7 +18,6 @@ from lab.measure.scaling_fit import CACHED, TOGETHER, UNCACHED, measure_growth
 from lab.trace.events import Committed, FellBack
 from lab.trace.run import Run
 from tests import tiny_models
-from visualize.reduce import compare_report as comparison
 
 PROMPT = "The king had three sons"
 SAMPLING = SamplingParams(max_tokens=24, seed=3)
@@ -148,24 +145,6 @@ def test_a_run_that_fell_back_from_its_setting_is_not_compared(engine, monkeypat
 
     monkeypatch.setattr(engine, "stream", fall)
     with pytest.raises(LabError, match=r"^cache: .* went on without its drafter: It broke\."):
-        list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
-
-
-def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeypatch):
-    def refuse():
-        raise BuildError("there is no C compiler")
-
-    monkeypatch.setattr("lab.backends.cpu.native_model.library", refuse)
-    # bfloat16 does not hold its weights
-    monkeypatch.setattr("lab.backends.cpu.native_model.refusal", lambda model: None)
-    engine = tiny_models.engine("llama", "good")
-    runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
-    assert runs.keys() == CONFIGS.keys()
-    (said,) = compare_result(runs, None)["fell_back"]
-    assert said == "Torch computes the steps, several times slower: there is no C compiler."
-    assert said in comparison.whole(CONFIGS, runs, {})["said"]
-    monkeypatch.setattr(engine.draft, "forward", None)  # a drafter that fails is no comparison either
-    with pytest.raises(LabError, match=r"^draft: .* went on without its drafter"):
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
 
 

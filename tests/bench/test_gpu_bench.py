@@ -4,7 +4,6 @@ its models, which output a script."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,26 +13,21 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, SamplingParams
 from lab.backends.gpu import fused_product as product
 from lab.backends.gpu import paged_attention as attend_kernel
-from lab.backends.gpu.fused_layer import FusedLayer
-from lab.backends.gpu.gpu_backend import GpuBackend
-from lab.bench.gpu import kernels_alone, large, pair
-from lab.bench.gpu.large import PROMPT_TOKENS, time_prefill
-from lab.bench.gpu.random_models import END, TINY_TARGET, Scripted, draft_script, engine, prompt, tokenizer
+from lab.bench.gpu import kernels_alone
+from lab.bench.gpu.large import PROMPT_TOKENS
+from lab.bench.gpu.random_models import TINY_TARGET, Scripted, draft_script, prompt, tokenizer
 from lab.bench.gpu.random_models import random_script as random_tokens
 from lab.bench.gpu.session import PARTS, run_gpu
 from lab.bench.gpu.sheet import Sheet
 from lab.bench.output import format_record
-from lab.engine.adaptive_window import tokens_per_round
-from lab.kv_cache.attention_metadata import BlockPlan
 from lab.kv_cache.storage import bytes_per_token
 from lab.load import new_engine
 from lab.measure.measuring import steps
 from lab.trace.events import FellBack
-from tests.captured import Again, captured_engine, pretend_to_capture
+from tests.captured import Again, pretend_to_capture
 from tests.scripted_pair import CPU, OPTIONS, scripted_pair
 
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
-PART = {"device": "cpu", "dtype": "auto", "small": True}
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
@@ -105,87 +99,6 @@ def test_every_part_measures(tmp_path, monkeypatch):
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the bench itself runs this there")
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
-def test_where_steps_are_captured_the_pair_has_rows_without_graphs_and_without_scheduling_ahead(monkeypatch):
-    """None of them fails, and each runs as its name says."""
-    lab, rows = captured_engine(monkeypatch), {}
-    monkeypatch.setattr(pair, "load_engine", lambda **how: lab)
-    monkeypatch.setattr(pair, "PROMPTS", ("Once",))
-    monkeypatch.setattr(pair, "time_rows", lambda engine, found, *how: rows.update(found) or [])
-    sheet = Sheet()
-    pair.run_pair(sheet, device=lab.target.device, dtype="float32", small=True)
-    assert "failures" not in sheet.result
-    launched, launch = [], GpuBackend.launch_ahead
-    monkeypatch.setattr(GpuBackend, "launch_ahead", lambda *args: launched.append(args) or launch(*args))
-    ahead = {}
-    for name in ("cache", "cache, no graphs", "cache, no async scheduling"):
-        launched.clear()
-        assert rows[name]("Once") == 6
-        ahead[name] = bool(launched)
-    assert ahead == {"cache": True, "cache, no graphs": False, "cache, no async scheduling": False}
-
-
-@interpreted
-@pytest.mark.slow
-def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
-    """Otherwise the difference between two rows would be that between layers, too."""
-    target = scripted(random_script())
-    words = tokenizer(target.vocabulary)
-    fused, unfused = (new_engine(target, words, kernels="triton", fuse_layers=fuse) for fuse in (True, False))
-    asked: set[tuple[str, bool]] = set()
-    forward = Scripted.forward
-
-    def spied(model, token_ids, positions, plan, keep):
-        layers = {type(module) for module in model.model.modules()}
-        asked.add(("auto" if isinstance(plan, BlockPlan) else plan.sdpa, FusedLayer in layers))
-        return forward(model, token_ids, positions, plan, keep)
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    monkeypatch.setattr(large, "PREFILL_RUNS", 1)
-    sheet = Sheet()
-    time_prefill(sheet, fused, unfused, 5)
-    assert not sheet.result.keys() - {"prefill"}
-    assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
-    assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked
-    for row in sheet.result["prefill"].values():
-        assert row["spread"]["samples"] == 1, "the first of two only warms up"
-        assert row["tokens_per_second"] == pytest.approx(5 / (row["milliseconds"] / 1000))
-
-
-@pytest.mark.slow
-def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
-    """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
-    one, the draft would never read a single token.)"""
-    lab, shapes = scripted_pair(0.5), {"warm": set(), "measured": set()}
-    now, forward = "warm", Scripted.forward
-    decoded: list[int] = []
-
-    def spied(model, token_ids, *rest):
-        shapes[now].add((model.name, len(token_ids)))
-        return forward(model, token_ids, *rest)
-
-    def decode(config, tokens=60):
-        run = lab.generate(prompt(20), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-        decoded.append(config.num_speculative_tokens if config.speculative == "draft" else 0)
-        return run
-
-    monkeypatch.setattr(Scripted, "forward", spied)
-    decode(EngineConfig())
-    sheet = Sheet()
-    drafted = {1: EngineConfig(speculative="draft", num_speculative_tokens=1)}
-    large.warm_up(lab, lab.target.script, drafted, 80, decode)
-    now = "measured"
-    monkeypatch.setattr(large, "PASSES", 1)
-    large.time_speculation(sheet, lab, lab.target.script, EngineConfig(), drafted, decode)
-    assert shapes["measured"] <= shapes["warm"]
-    assert decoded == [0, 1, 0, 1, 1, 1]
-    row = sheet.result["speculation"][0]
-    assert row["expected_tokens_per_round"] == tokens_per_round(0.5, 1)
-    assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
-    assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
-
-
 # -- the session -----------------------------------------------------------------------------
 
 
@@ -247,19 +160,3 @@ def test_captured_steps_of_a_scripted_model_say_its_script(monkeypatch):
         assert not [event for event in run.events if isinstance(event, FellBack)]
         script.copy_(script.flip(0))
     assert Again.made[0].replayed == 6
-
-
-def test_output_lengths_are_geometric_and_follow_the_seed():
-    lab = engine(scripted(random_script(), end=0.2))
-    sampling, lengths = SamplingParams(max_tokens=200, temperature=1.0), []
-    configs = EngineConfig(), EngineConfig(paged=True, kv_dtype="int8")
-    for seed in range(20):
-        one, other = (lab.generate(prompt(6), config, replace(sampling, seed=seed)) for config in configs)
-        assert one.token_ids == other.token_ids
-        assert one.token_ids[-1] == END
-        lengths.append(len(one.token_ids))
-    # Mean 5, standard deviation 4.5; the mean of 20 has one of about 1.
-    assert sum(lengths) / len(lengths) == pytest.approx(5, abs=3.5)
-    words, texts = tokenizer(TINY_TARGET.vocabulary), [prompt(17, first) for first in range(9)]
-    assert {len(words(text)["input_ids"]) for text in texts} == {17}
-    assert len(set(texts)) == 9

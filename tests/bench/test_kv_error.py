@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 import torch
 
-from lab import LabError
-from lab.bench import kv_bench as kv_error
-from lab.bench.kv_bench import run_kv
 from lab.config import EngineConfig
-from lab.kv_cache.storage import FORMATS, KVStorage
+from lab.kv_cache.storage import KVStorage
 from lab.measure.score import kv_errors, log_probabilities, storing_squares
-from tests import tiny_models
-
-TEXTS = [("Fox", "The fox ran over the hill. " * 20), ("Hen", "A hen sat still.")]
 
 
 def silent(line: str) -> None:
@@ -63,18 +56,3 @@ def test_the_error_is_between_stored_and_computed_numbers():
     for layer in native.layers:
         layer.write(torch.arange(3), key, value)
     assert storing_squares(native, other, 3)[0, 0] == 2 * 3 * 0.125**2
-
-
-def test_long_texts_are_cut_into_windows(lab, monkeypatch):
-    monkeypatch.setattr(kv_error, "WINDOW", 100)
-    result = json.loads(json.dumps({"dtype": "float32"} | run_kv(lab, TEXTS, silent, repeats=1)))
-    tokens = [len(text) for _, text in TEXTS]  # one per byte
-    assert [text["tokens"] for text in result["texts"]] == tokens
-    assert result["windows"] == 6 + 1
-    assert result["scored_tokens"] == sum(tokens) - 7
-    assert [row["kv_dtype"] for row in result["formats"]] == list(FORMATS)
-    assert all(row["speed"][how]["ratio"]["value"] > 0 for row in result["formats"] for how in ("default", "reference"))
-    monkeypatch.setattr(kv_error, "WINDOW", 10 * tiny_models.CONTEXT)
-    assert run_kv(lab, TEXTS, silent, repeats=1)["window_tokens"] == tiny_models.CONTEXT
-    with pytest.raises(LabError, match="'a' has 1 tokens; two or more are needed"):
-        run_kv(lab, [("a", "a")], silent, repeats=1)

@@ -10,14 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from lab.backends.cpu.native_model import native_step
 from lab.bench import __main__ as command
 from lab.bench import step_times
 from lab.bench.output import format_record, write
-from lab.claims import report
-from lab.errors import LabError
 from tests import tiny_models
 
 Command = Callable[..., int]
@@ -123,20 +120,6 @@ def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
     assert capsys.readouterr().err.endswith(f"interrupted before the end. What was measured is in {out}.\n")
 
 
-def test_a_device_without_memory_for_a_bench_is_reported_in_one_line(bench, monkeypatch, tmp_path, capsys) -> None:
-    """What a bench computes beside the engine has no budget: transformers' own generation, or a text's logits."""
-    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-    monkeypatch.setattr(step_times, "run_roofline", raises(full))
-    assert bench("roofline", "--json", tmp_path / "out.json") == 2
-    said = capsys.readouterr().err
-    assert said.startswith("python -m lab.bench roofline: The device ran out of memory.")
-    assert said.count("\n") == 1
-    monkeypatch.setattr(step_times, "run_roofline", raises(RuntimeError("a bug")))
-    with pytest.raises(RuntimeError, match="a bug"):
-        bench("roofline", "--json", tmp_path / "out.json")
-    assert not list(tmp_path.iterdir())
-
-
 def test_tables_and_records_hold_what_their_forms_cannot(bench, measured, monkeypatch, tmp_path) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
@@ -197,40 +180,3 @@ def test_what_is_wrong_is_reported_in_one_line_before_models_are_loaded(
     assert said.count("\n") == 1
     assert not loaded or "whole round" in part
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["ladder", "window", "roofline", "logprobs", "llama"])
-def test_more_tokens_than_the_context_leaves_are_refused(bench, tmp_path, capsys, name: str) -> None:
-    """Fewer would be decoded than the record says."""
-    assert bench(name, "--max-tokens", "5000", "--json", tmp_path / "record.json") == 2
-    assert f"--max-tokens 5000 is too many: {command.load_engine().target.name}" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("worse", [None, "a/worse"])
-def test_claims_name_their_models_and_need_a_mismatched_draft(bench, monkeypatch, tmp_path, worse: str | None) -> None:
-    """The embedded pair's is none for another target. One that is named is loaded once."""
-    problems = []
-
-    class Loading:
-        """Asks for the pairs that a claim may need; that is all it does."""
-
-        def __init__(self, load, **_):
-            for pair in ("matched", "mismatched", "mismatched"):
-                try:
-                    load(pair)
-                except LabError as error:
-                    problems.append(str(error))
-
-    lab, drafts, out = command.load_engine(), [], tmp_path / "out.json"
-    monkeypatch.setattr(command, "load_engine", lambda target, draft, **_: drafts.append(draft) or lab)
-    monkeypatch.setattr(report, "Trial", Loading)
-    monkeypatch.setattr(report, "CLAIMS", {})
-    monkeypatch.setattr(report, "read_claims", lambda args: {"ids": []})
-    named = ["--mismatched", worse] if worse else []
-    assert bench("claims", "--target", "a/target", "--draft", "a/draft", *named, "--json", out) == 0
-    assert drafts == ["a/draft", *named[1:]]
-    record = json.loads(out.read_text())
-    assert (record["target"], record["dtype"]) == (lab.target.name, lab.dtype)
-    assert record["drafts"] == dict.fromkeys(["matched", "mismatched"][: len(drafts)], lab.draft.name)
-    assert ["name a --mismatched too" in problem for problem in problems] == ([] if worse else [True, True])

@@ -17,7 +17,6 @@ from lab.bench.serving import serve_stock
 from lab.measure.interval import factor_interval
 from lab.measure.measuring import finish
 from lab.measure.throughput import in_flight, latencies, serve, summarise
-from lab.measure.workload import PROMPTS as OPENINGS
 from lab.measure.workload import LogNormalLengths, exactly
 from lab.trace.events import StepTimed
 from tests import tiny_models
@@ -198,21 +197,3 @@ def test_gamma_by_batch_size_is_compared_with_every_other_setting_under_every_lo
         assert {name: one["median"] for name, one in gains.items()} == pytest.approx(
             {name: table / speed for name, speed in speeds.items()}
         )
-
-
-def test_requests_that_the_context_would_cut_short_are_refused_with_both_their_openings(lab, monkeypatch):
-    """The rows would do different work: transformers does not stop at it."""
-    small = tiny_models.engine("llama", "good", shape={"max_position_embeddings": 320})
-    with pytest.raises(LabError, match=r"holds 320 tokens, and a request of this bench takes up to [4-9]\d\d\."):
-        bench.run_serve(small, 4, 0, 1, lambda line: None)
-    monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 1)
-    monkeypatch.setattr(bench, "write", lambda _, lengths: [max(OPENINGS, key=len) + "x" * n for n in lengths])
-    rows = bench.throughput_rows(lab, exactly(bench.write(lab, [40]), [30]))
-    _, [job] = rows["shared prefix, cached"].args[:2]
-    takes = len(lab.tokenizer(job.prompt)["input_ids"]) + 30
-    enough, short = (
-        tiny_models.engine("llama", shape={"max_position_embeddings": context}) for context in (takes, takes - 1)
-    )
-    bench._refuse_short(enough, 40, 30)
-    with pytest.raises(LabError, match=f"takes up to {takes}"):
-        bench._refuse_short(short, 40, 30)

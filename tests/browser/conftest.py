@@ -19,7 +19,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests import ensure_chromium, forked
-from tests.browser.pages import Lab
+from tests.browser.pages import POLL, Lab
 from tests.vllm import scripted_vllm
 from tests.vllm.scripted_vllm import ScriptedVLLM
 
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_MS = 60_000
 """On a machine that is busy with other tests, too."""
 expect.set_options(timeout=PATIENCE_MS)
+Page.wait_for_function.__kwdefaults__["polling"] = POLL
 WITHOUT = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # the browser's own pages, two in every new window
     "ScriptStreaming",  # parses scripts as they arrive that another page has already compiled: Plotly, above all
@@ -46,7 +47,7 @@ QUIET = (
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost",
-    "--js-flags=--no-opt,--no-maglev",  # optimizing scripts costs more than it saves on pages that are open for seconds
+    "--js-flags=--no-opt,--no-maglev,--single-threaded",  # optimizing, and threads, cost more than they save in seconds
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 

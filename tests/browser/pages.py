@@ -19,7 +19,7 @@ ENDED = re.compile("^(Finished|Done)")
 STOPPED = re.compile("stopped|Stopped|[Ee]nded early")
 UNREACHED = "The lab does not answer. Trying again"
 POLL = 50
-"""Milliseconds between two looks at a page: Playwright's own are one a frame, each of which the browser then draws."""
+"""Milliseconds between two looks at a page: Playwright's own were one a frame, each of which the browser would draw."""
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 """Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one. On a
 phone, a page that is too wide widens the window: there, ``innerWidth`` is to be looked at, too."""
@@ -202,7 +202,7 @@ class Lab:
           const { dataset: { at, seq }, ariaBusy } = document.querySelector(".stage");
           return at === undefined || (at === seq && ariaBusy === "false");
         }"""
-        self.page.wait_for_function(drawn, timeout=1000 * seconds, polling=POLL)
+        self.page.wait_for_function(drawn, timeout=1000 * seconds)
 
     def ran(self, **link: Any) -> Lab:
         """Open a link, if there is one, and make a run of it to its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page
@@ -59,13 +60,22 @@ def message(msg: str, **more: str) -> str:
 CLOSE = message("close_stream")
 
 
+Fresh = Callable[[], Page]
+
+
 @pytest.fixture
-def page(visit: Visit) -> Page:
+def fresh(visit: Visit) -> Fresh:
+    """Gives the page anew, to which nothing was said yet."""
     lab = visit()
-    lab.page.goto(f"{lab.server}/health")
-    for script in (SERVER, read("static/answers.js"), PAGE):
-        lab.page.evaluate(f"() => {{ {script} }}")
-    return lab.page
+
+    def page() -> Page:
+        lab.page.goto(f"{lab.server}/health")
+        lab.page.evaluate("sessionStorage.clear()")
+        for script in (SERVER, read("static/answers.js"), PAGE):
+            lab.page.evaluate(f"() => {{ {script} }}")
+        return lab.page
+
+    return page
 
 
 def say(number: int, *texts: str) -> str:
@@ -143,28 +153,27 @@ def loads_again(page: Page) -> bool:
     return page.evaluate("sessionStorage.getItem('decode-lab-lost')") == "yes"
 
 
-@pytest.mark.parametrize(("steps", "expected"), CASES.values(), ids=CASES)
-def test_what_the_page_hears(page: Page, steps: tuple[str, ...], expected: tuple) -> None:
-    do(page, *steps)
-    texts, streams, refused, lost = expected
-    assert texts is None or heard(page) == texts
-    assert page.evaluate("[streams.length, refused]") == [streams, refused]
-    assert loads_again(page) == lost
+def test_what_the_page_hears(fresh: Fresh) -> None:
+    for name, (steps, (texts, streams, refused, lost)) in CASES.items():
+        do(page := fresh(), *steps)
+        assert texts is None or heard(page) == texts, name
+        assert page.evaluate("[streams.length, refused]") == [streams, refused], name
+        assert loads_again(page) == lost, name
 
 
-@pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
-def test_a_stream_that_breaks_while_an_answer_is_awaited_is_reported_to_have_broken(page: Page, breaks: str) -> None:
-    do(page, *ASKED, say(0, message("estimation", event_id="a")), breaks)
-    [said] = heard(page)
-    assert "Error: " in said
-    assert "END" not in said
-    assert loads_again(page)
-    do(page, "join('b')", "taken.b(200)", "listen()", say(1, done("b"), CLOSE), "streams[1].close()")
-    assert heard(page) == [said, done("b") + CLOSE + "END"]  # what was lost is awaited no more
-    assert page.evaluate("streams.length") == 2
+def test_a_stream_that_breaks_while_an_answer_is_awaited_is_reported_to_have_broken(fresh: Fresh) -> None:
+    for name, breaks in BREAKS.items():
+        do(page := fresh(), *ASKED, say(0, message("estimation", event_id="a")), breaks)
+        [said] = heard(page)
+        assert "Error: " in said, name
+        assert "END" not in said, name
+        assert loads_again(page), name
+        do(page, "join('b')", "taken.b(200)", "listen()", say(1, done("b"), CLOSE), "streams[1].close()")
+        assert heard(page) == [said, done("b") + CLOSE + "END"], name  # what was lost is awaited no more
+        assert page.evaluate("streams.length") == 2, name
 
 
-def test_if_the_first_stream_is_refused_gradio_hears_that(page: Page) -> None:
-    do(page, "refuses = true", "join('a')", "taken.a(200)")
+def test_if_the_first_stream_is_refused_gradio_hears_that(fresh: Fresh) -> None:
+    do(page := fresh(), "refuses = true", "join('a')", "taken.a(200)")
     assert page.evaluate("async () => (await fetch('http://lab/queue/data')).status") == 502
     assert loads_again(page)

@@ -205,27 +205,3 @@ def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_
     expect(gamma).to_have_value("8")
     assert not lab.running
     lab.page.fill("#seed input", "1")
-
-    # A chart's name and a readout explain themselves, on hover and on focus.
-    page, meaning = lab.page, lab.page.locator(".meaning")
-    assert not meaning.is_visible()
-    page.hover("[data-chart=rounds] h2")
-    expect(meaning).to_contain_text("One column per target forward pass")
-    page.focus("[data-key=speed]")
-    lab.press("Tab")
-    about = meaning.inner_text()
-    assert page.get_attribute("[data-key=pass]", "aria-describedby") == meaning.get_attribute("id")
-    page.hover("[data-key=kv]")
-    assert meaning.inner_text() != about
-    described = "all => all.map((one) => one.dataset.key)"
-    assert page.eval_on_selector_all("[aria-describedby=meaning]", described) == ["kv"], "one readout at a time"
-    lab.press("Escape")
-    assert not meaning.is_visible()
-    page.hover("[data-key=accepted]")
-    before = meaning.inner_text()
-    page.focus("#run")
-    assert not meaning.is_visible()
-    lab.ran()
-    page.hover("[data-key=accepted]")
-    assert meaning.inner_text().startswith(before)
-    assert meaning.inner_text().count(",") >= 3, "the rates of each place in a round are added"

@@ -82,7 +82,7 @@ SQUARES = """() => {
 
 
 def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
-    lab = visit(viewport={"width": 1440, "height": 900}).open(max_tokens=100)
+    lab = visit(viewport={"width": 1440, "height": 900}).open(max_tokens=60)
     page = lab.page
     lab.ran()
     assert page.evaluate(EMPTY_SCROLLBARS) == []

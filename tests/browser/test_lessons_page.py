@@ -311,8 +311,6 @@ def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_
     expect(page.locator("#lesson-12 h2")).to_be_visible()
     whole = "(view => view.scrollHeight <= view.clientHeight + 1)(document.querySelector('#view'))"
     assert page.evaluate(whole)
-    page.emulate_media(media="screen")
-    at_rest(page)
 
 
 def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:

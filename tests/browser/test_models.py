@@ -90,20 +90,7 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(tr
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_target_without_a_draft_runs_as_the_pages_open(troubled: Visit, folder: Path, tmp_path: Path) -> None:
-    """Whoever starts the lab with a target alone can press Run, and Compare begins without drafts. (If another pair
-    fits this machine, there are lanes with a draft to choose.)"""
-    with serving(tmp_path / "log.txt", "--target", str(folder / "target")) as address:
-        lab = troubled(address).ran(max_tokens=12, seed=3)
-        started_with = Run.load(lab.save("json", tmp_path)).started
-        assert (started_with.target, started_with.config["speculative"]) == ("target", "ngram")
-        page = lab.at("compare")
-        assert page.locator("#lanes input[name^=draft]:checked").count() == 0
-        expect(lab.option("preset", "ladder")).to_be_checked()
-        page.close()
-
-
-def test_a_chat_goes_on_and_shows_what_each_turn_found(troubled: Visit, tmp_path: Path) -> None:
+def test_a_chat_with_a_target_alone_goes_on_and_shows_what_each_turn_found(troubled: Visit, tmp_path: Path) -> None:
     tiny_models.save_chat_model(tmp_path / "talker", "thinking")
     with serving(tmp_path / "log.txt", "--target", str(tmp_path / "talker")) as address:
         lab = troubled(address).open(enable_prefix_caching=1, max_tokens=12)
@@ -126,4 +113,9 @@ def test_a_chat_goes_on_and_shows_what_each_turn_found(troubled: Visit, tmp_path
         expect(page.locator("#conversation li")).to_have_count(4)
         page.click("#new-chat")
         expect(page.locator("#conversation li")).to_have_count(0)
+        started_with = Run.load(lab.ran(max_tokens=4).save("json", tmp_path)).started
+        assert (started_with.target, started_with.config["speculative"]) == ("talker", "ngram")
+        lab.at("compare")  # which begins without drafts
+        assert page.locator("#lanes input[name^=draft]:checked").count() == 0
+        expect(lab.option("preset", "ladder")).to_be_checked()
         page.close()

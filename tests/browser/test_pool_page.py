@@ -8,14 +8,14 @@ from typing import Any
 from playwright.sync_api import Page, expect
 
 from lab.trace.run import read_json
-from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, Visit, as_on_a_phone, asked, is_harmless, notices
+from tests.browser.pages import CUT, HOSTILE, OVERFLOW, STOPPED, Lab, Visit, as_on_a_phone, is_harmless, notices
 from tests.browser.test_accessibility import at_rest
 from tests.visualize.picture import Picture
 from visualize.charts import pool_charts as figures
 from visualize.charts.base import empty
 from visualize.pages.pool.pool_file import of
 from visualize.pages.pool.pool_frames import BatchReducer
-from visualize.pool_inputs import PRESETS, address
+from visualize.pool_inputs import PRESETS
 
 FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "num_blocks": 18, "shared": 0}
 
@@ -196,12 +196,6 @@ def test_a_mistake_is_explained_presets_set_the_link_and_the_link_restores_the_s
     expect(selected).to_have_count(0)  # no preset has these settings
     lab.toggle("paged")
     expect(selected).to_have_text(PRESETS["fits"].label)
-    lab.choose("preset", "forgets")
-    lab.choose("eviction", "priority")
-    lab.until_asked(**asked(address(PRESETS["forgets"].inputs)) | {"eviction": "priority"})
-    page.reload()
-    page.wait_for_selector("body[data-ready]")
-    expect(lab.option("eviction", "priority")).to_be_checked()
 
 
 def test_a_run_can_be_stopped_and_the_page_fits_the_screen(visit: Visit) -> None:

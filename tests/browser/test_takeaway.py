@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.jobs.downloads import page as as_page
 from visualize.jobs.run_store import MAX_RUN_FILE
-from visualize.recorded_results import runs
 from visualize.reduce.frames import Reducer
 
 Visit = Callable[..., Lab]
@@ -150,69 +148,6 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     assert page.query_selector(".stage img") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
-
-
-def test_a_part_of_a_run_and_names_of_models_as_markup_are_shown_and_of_two_files_the_second(
-    visit: Visit, tmp_path: Path
-) -> None:
-    started, *rest = script(EngineConfig(speculative="draft"))
-    lab, part = visit().open(), tmp_path / "part.json"
-    Run([started, *rest[: len(rest) // 2]]).save(part)  # as if it had been saved while the run was going on
-    lab.reopen(part)
-    lab.page.wait_for_function("document.querySelector('.bar').max > 2")
-    lab.finish()
-    assert lab.seen()["pass"] > 0
-    Run([started]).save(part)
-    lab.reopen(part)
-    expect(lab.written).to_have_count(0)
-    started = replace(started, target="<b>mine</b>", sampling=started.sampling | {"stop": ["<i>end</i>"]})
-    Run([started, *rest]).save(part)
-    lab.reopen(part)
-    lab.written.first.wait_for()
-    lab.page.click(".use")
-    expect(notices(lab.page)).to_contain_text("<b>mine</b>")
-    expect(lab.page.locator("#stop-strings :is(textarea, input)")).to_have_value(re.compile("<i>end</i>"))
-
-    files = [tmp_path / f"{n}.json" for n in (1, 2)]
-    for file, kept in zip(files, runs().values(), strict=False):
-        file.write_bytes(kept.read_bytes())
-    lab.slow(400)
-    lab.reopen(files[0])
-    lab.page.wait_for_timeout(500)  # uploaded, and not yet answered
-    lab.reopen(files[1])
-    first = Run.load(files[1]).prompt.split()[1]
-    lab.page.wait_for_selector(f".token >> nth=1 >> text='{first}'")
-
-
-def test_the_address_has_the_seed_of_a_run_and_one_recorded_on_a_gpu_is_opened_without_one(
-    visit: Visit, tmp_path: Path
-) -> None:
-    lab, seeds = visit().open(seed="", max_tokens=5), set()
-    for _ in range(2):
-        lab.ran()
-        seed = str(Run.load(lab.save("json", tmp_path)).started.sampling["seed"])
-        assert lab.link["seed"] == seed
-        assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
-        seeds.add(seed)
-    assert len(seeds) == 2
-
-    name, file = next((name, file) for name, file in runs().items() if "Draft" in name)
-    run = Run.load(file)
-    for again in (False, True):
-        if again:
-            lab.ran()
-            assert lab.page.inner_text(".notice") == ""
-        lab.pick("replays", name)
-        expect(lab.page.locator(".notice")).to_contain_text(run.started.hardware)
-        lab.finish()
-        assert lab.seen()["pass"] == sum(isinstance(event, StepTimed) for event in run.events) - 1  # 0 is the prefill
-        lab.came_to_its_end(48)
-    lab.slow(400)
-    last = list(runs())[-1]
-    for chosen in (name, last):  # the second before the first is there
-        lab.pick("replays", chosen)
-    lab.page.wait_for_selector(f".token >> nth=1 >> text='{Run.load(runs()[last]).prompt.split()[1]}'")
-    assert not {"run", "step"} & lab.link.keys()
 
 
 def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:

@@ -153,26 +153,3 @@ def test_every_kind_of_token_shows_the_targets_likeliest_and_the_text_its_probab
     lab.press("ArrowDown")
     lab.until_asked(colour="bits")
     expect(page.locator(".scale")).to_contain_text("bits")
-
-
-def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:
-    lab = visit().ran(**LINK | {"logprobs": 0})
-    lab.tokens("recovered").first.click()
-    seen = lab.page.evaluate(OPENED)
-    assert seen["heights"] is None
-    text = lab.seen()["text"]
-    lab.page.click(".rule a")
-    lab.page.wait_for_function("location.search.includes('run=1')")
-    lab.ready()
-    expect(lab.verdict).to_be_visible()
-    lab.finish()
-    assert lab.seen()["text"] == text
-    again = lab.page.evaluate(OPENED)
-    assert again["title"].startswith(seen["title"])
-    assert again["heights"]
-    lab.choose("logprobs", "0")
-    lab.until_asked(run=None)
-    lab.ran()
-    assert lab.page.evaluate(OPENED) is None  # a new run begins closed
-    lab.choose("speculative", "off")
-    expect(lab.option("logprobs", "5")).to_be_disabled()

@@ -372,19 +372,6 @@ def test_every_measurement_takes_a_turn_and_can_be_cancelled() -> None:
         CLAIMS["ladder"].check(trial)
 
 
-def test_the_seconds_of_a_claim_are_those_of_its_own_measurements() -> None:
-    size, trial = CLAIMS["seventy-80gb"], Trial(no_engine)
-
-    def experiment(trial: Trial):
-        trial.take_turns({"row": lambda: time.sleep(0.01)}, 1)
-        return size.experiment(trial)
-
-    trial.seconds = 9.0
-    assert 0.02 <= replace(size, experiment=experiment).check(trial).seconds < 0.5
-    with pytest.raises((KeyError, AttributeError)):  # a number without a label
-        replace(size, numbers={}).find(trial)
-
-
 def test_the_report_has_every_verdict_and_its_numbers(trial, monkeypatch) -> None:
     def no_pair(*_, **__):
         raise LabError("There is no engine.")

@@ -4,7 +4,6 @@ writes it anew."""
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
@@ -295,15 +294,6 @@ def test_the_fastest_window_is_given_with_those_not_surely_slower() -> None:
 
 
 # -- the language of rules -------------------------------------------------------------------
-
-
-def test_numbers_are_formatted_for_people() -> None:
-    values = (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 0.0012349, 0.00012349, 2.9e-297)
-    texts = ["0", "2", "1.24", "12.4", "124", "1,234,567", "0.01", "0.00123", "0.000123", "2.9e-297"]
-    assert [f"{Value(x)}" for x in values] == texts
-    numbers = ((0.123, "%"), (-0.0494, "%"), (2.5, "×"), (3, "ms"), (True, ""), (math.inf, "%"))
-    texts = ["12.3%", "−4.94%", "×2.5", "3 ms", "yes", "none"]
-    assert [Number("a", "a", value, unit).text for value, unit in numbers] == texts
 
 
 def test_a_group_describes_the_values_in_its_range() -> None:

@@ -156,15 +156,6 @@ def test_invalid_arguments_are_refused_in_one_line_before_models_are_loaded(
     assert line.count("\n") == 1
 
 
-def test_a_tilde_stands_for_the_home_folder(shell: Shell, engine, monkeypatch, tmp_path) -> None:
-    loaded = []
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(commands, "load_engine", lambda *where, **how: loaded.extend(where) or engine)
-    shell("run", PROMPT, "--target=~/model", "--draft=~/draft", "--max-tokens", "1")
-    assert loaded == [str(tmp_path / "model"), str(tmp_path / "draft")]
-    assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]
-
-
 def test_fit_agrees_with_the_calculator(shell: Shell) -> None:
     model, lengths = known_models()["llama-3.1-8b"], Lengths(500, 4096)
     expected = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)

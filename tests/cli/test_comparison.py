@@ -6,17 +6,10 @@ import itertools
 import json
 import re
 from dataclasses import replace
-from unittest.mock import Mock
 
 import pytest
-import torch
 
-from lab import EngineConfig, SamplingParams
-from lab.cli import commands
-from lab.cli.arguments import INTERRUPTED
-from lab.cli.json_results import compare_result
 from lab.trace.events import Finished
-from tests import tiny_models
 from tests.cli.conftest import PROMPT, Shell
 
 
@@ -79,36 +72,3 @@ def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeyp
     begun = itertools.count(1)
     status, out, _ = shell(*command, "--json")
     assert (status, list(json.loads(out)["settings"]), json.loads(out)["differences"]) == (1, finished, None)
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "word"),
-    [
-        (KeyboardInterrupt(), INTERRUPTED, "Interrupted."),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.16 GiB."), 1, "The device ran out of memory."),
-    ],
-)
-def test_figures_are_printed_though_the_last_question_is_not_answered(
-    shell: Shell, monkeypatch, error: BaseException, status: int, word: str
-) -> None:
-    """Reading the texts again takes memory beside the caches, which may fill a GPU."""
-    monkeypatch.setattr(commands, "first_differences", Mock(side_effect=error))
-    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
-    found, table, notes = shell(*command)
-    assert found == status
-    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
-    assert word in notes
-    answer = json.loads(shell(*command, "--json")[1])
-    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
-    assert answer["differences"] is None
-
-
-def test_if_a_setting_has_no_run_nothing_is_compared() -> None:
-    run = tiny_models.engine("llama").generate("The king", EngineConfig(), SamplingParams(max_tokens=4, seed=2))
-    some = json.loads(json.dumps(compare_result({"default": [run], "paged=true": []}, None)))
-    assert some["differences"] is None
-    assert list(some["settings"]) == ["default"]
-    assert (some["target"], some["draft"], some["sampling"]["seed"]) == (run.started.target, None, 2)
-    none = compare_result({"default": [], "paged=true": []}, None)
-    assert none["differences"] is none["target"] is none["sampling"] is None
-    assert none["settings"] == {}

@@ -78,14 +78,6 @@ def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, comp
         assert compiler in event.reason
 
 
-@pytest.mark.usefixtures("kept")
-def test_gcc_is_refused_on_windows(monkeypatch):
-    """A library that it made there could crash the process."""
-    monkeypatch.setenv("CC", "cc -D_WIN32 -D__AVX__ -U__clang__")
-    with pytest.raises(build.BuildError, match=r"On Windows, GCC .*: use Clang"):
-        build.library()
-
-
 def test_cc_may_have_arguments_or_be_a_path_with_spaces_and_backslashes(monkeypatch, instant, kept, tmp_path):
     for path in ("Program Files/cc.exe", r"a\b/LLVM\clang.exe"):
         monkeypatch.setenv("CC", compiler := write_compiler(tmp_path / path, "false"))

@@ -17,7 +17,6 @@ from transformers import LlamaConfig
 
 from lab import ConfigError, SamplingParams, load_engine
 from lab.backends.cpu.native_model import NativeModel, native_step, packed_parameters, refusal
-from lab.backends.cpu.structs import pack
 from lab.backends.interface import NewTokens
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
@@ -77,20 +76,6 @@ def test_the_copied_parameters_are_those_of_all_matrices(config):
     assert copied - others == sum(weight.numel() for weight in matrices)
 
 
-@pytest.mark.parametrize(
-    ("changes", "copied"),
-    [
-        ({}, True),
-        ({"dtype": torch.bfloat16}, True),
-        ({"dtype": torch.float16}, False),
-        ({"quantization_config": {"quant_method": "gptq"}}, False),
-    ],
-)
-def test_only_models_that_c_computes_are_expected_to_be_copied(changes, copied):
-    assert bool(packed_parameters(LlamaConfig(**SHAPE | changes), 100_000)) == copied
-    assert not packed_parameters(tiny_models.CONFIGS["gpt2"], 100_000)
-
-
 def test_the_step_in_c_is_the_default_on_a_cpu():
     engine = load_engine(device="cpu")
     assert engine.kernels == "c"
@@ -117,16 +102,6 @@ def test_changed_weights_are_packed_again():
             weight.copy_((-weight).bfloat16().float())
     after = native.generate("The king", sampling=sampling)
     assert after.token_ids == reference.generate("The king", sampling=sampling).token_ids != before
-
-
-def test_matrices_are_packed_in_blocks_padded_with_zeros():
-    weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
-    packed = pack(weight, 16)
-    assert packed.shape == (2, 3, 32, 2)
-    assert packed[0, 2, 3, 1] == weight[3, 5]
-    assert packed[0, 2, 19, 0] == weight[19, 4].bfloat16()
-    assert packed[1, 1, 7, 0] == weight[39, 2].bfloat16()
-    assert not packed[1, :, 8:].any()
 
 
 class Memory(mmap.mmap):

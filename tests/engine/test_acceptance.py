@@ -25,7 +25,7 @@ from lab.backends.torch.sampler import distribution, draw
 from lab.measure.interval import g_test
 
 VOCABULARY = 8
-ROUNDS = 200_000
+ROUNDS = 100_000
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),
     "hot": SamplingParams(temperature=1.7),

@@ -52,7 +52,7 @@ def all_blocks_are_given_back(lab):
 @pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_events_are_consistent(lab, config, temperature):
-    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=50, temperature=temperature, seed=4, ignore_eos=True))
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=30, temperature=temperature, seed=4, ignore_eos=True))
     assert isinstance(run.events[0], RunStarted)
     assert isinstance(run.events[-1], Finished)
     assert run.started.draft == ("good" if config.speculative == "draft" else None)

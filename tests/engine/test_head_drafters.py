@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -61,12 +63,19 @@ def labs(lab) -> dict[str, tuple[Engine, tuple[str, ...]]]:
     return dict.fromkeys(KINDS, (lab, PROMPTS)) | {"mtp": (tiny, tuple(prompt[:20] for prompt in PROMPTS))}
 
 
+@pytest.fixture(scope="module")
+def alone(labs) -> Callable[[str, EngineConfig], list[Run]]:
+    """The runs of a kind's prompts one by one, each setting's made once."""
+    return functools.cache(lambda kind, config: [labs[kind][0].generate(it, config, GREEDY) for it in labs[kind][1]])
+
+
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in CONFIGS for kind in KINDS])
-def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, kind, name):
+def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, alone, kind, name):
     lab, prompts = labs[kind]
     config = replace(CONFIGS[name], speculative=kind)
-    plain = replace(config, speculative="off", enable_prefix_caching=False)
-    expected = [lab.generate(prompt, plain, GREEDY).token_ids for prompt in prompts]
+    plain = replace(config, speculative="off", enable_prefix_caching=False, adaptive_window=False)
+    plain = replace(plain, num_speculative_tokens=4, num_blocks=None)
+    expected = [run.token_ids for run in alone("mtp" if kind == "mtp" else "eagle3", plain)]
     for _ in range(1 + config.enable_prefix_caching):
         runs = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in prompts]]
         assert [run.token_ids for run in runs] == expected
@@ -78,14 +87,14 @@ def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, kind, nam
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool", "reference"])
-def test_how_keys_and_values_are_kept_changes_no_draft(labs, kind, name):
+def test_how_keys_and_values_are_kept_changes_no_draft(labs, alone, kind, name):
     """Found in the cache, preempted, never kept, in C or in torch: the head reads a token with the same states."""
     lab, prompts = labs[kind]
     config = replace(CONFIGS[name], speculative=kind)
-    alone = [lab.generate(prompt, EngineConfig(speculative=kind), GREEDY) for prompt in prompts]
+    expected = [drafts(run) for run in alone(kind, EngineConfig(speculative=kind))]
     for _ in range(2):
         again = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in prompts]]
-    assert [drafts(run) for run in again] == [drafts(run) for run in alone]
+    assert [drafts(run) for run in again] == expected
     if name == "prefixes":
         assert all(run.metrics.cached_prompt_tokens for run in again if len(run.prompt_token_ids) > 4)
         assert any(of(run, BlockCopied) for run in again) == (kind != "dflash")  # the token before is computed again

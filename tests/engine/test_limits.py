@@ -18,7 +18,7 @@ from lab.backends.interface import Arithmetic
 from lab.backends.torch.arithmetic import TorchArithmetic
 from lab.engine import device_limits as limits
 from lab.engine import processor as intake
-from lab.engine.device_limits import device_limits, limits_beaten
+from lab.engine.device_limits import device_limits
 from lab.trace.roofline import BEATEN, Limits
 from tests import tiny_models
 
@@ -57,15 +57,6 @@ def clock(monkeypatch, unmeasured):
     return slower
 
 
-def test_a_small_product_that_only_waits_is_no_limit(monkeypatch):
-    """Threads that wait milliseconds for each other make a small product slow, and a larger one no slower."""
-    seconds = iter([8e-3, 8e-3, 24e-3])
-    ran = []
-    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: ran.append(run()) or next(seconds))
-    assert limits._product_rate(TorchArithmetic(0, CPU, torch.float32)) == 2 * 1024**3 / 24e-3
-    assert [len(product) for product in ran] == [256, 512, 1024]
-
-
 def test_the_roof_is_the_faster_of_reads_from_memory_and_of_a_buffer_as_large_as_the_weights(clock):
     assert astuple(device_limits(Clocked())) == pytest.approx((4e9, 5e10, 1e9))
     large = device_limits(Clocked(weight_bytes=10**10))  # in memory only
@@ -82,21 +73,6 @@ def test_limits_are_measured_once_per_arithmetic_and_thread_count(monkeypatch, u
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
     device_limits(first)
     assert len(asked) == 3
-
-
-def test_limits_that_a_pass_beats_are_measured_again_and_the_best_counts(clock):
-    clock[0] = 10.0
-    busy = device_limits(Clocked())
-    assert device_limits(Clocked()) == busy
-    limits_beaten(busy)
-    clock[0] = 1.0
-    quiet = device_limits(Clocked())
-    assert quiet.bytes_per_second == pytest.approx(10 * busy.bytes_per_second)
-    clock[0] = 5.0
-    for _ in range(2 * limits.MOST_TRIES):  # no worse for being busy again, and not for ever
-        limits_beaten(quiet)
-        assert device_limits(Clocked()) == quiet
-    assert [known.tries for known in limits._known.values()] == [limits.MOST_TRIES]
 
 
 def test_a_run_whose_passes_beat_the_limits_has_them_measured_before_the_next(monkeypatch, unmeasured):

@@ -308,19 +308,6 @@ def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
     assert calls[0] == computed
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
-def test_another_engine_of_the_same_models_shares_their_layers(calls):
-    lab = engine()
-    expected = lab.generate("A king", EngineConfig(), SAMPLING).token_ids
-    other, identity = new_engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
-    computed = calls[0]
-    assert other.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
-    assert calls[0] > computed
-    assert lab.target.identity() == identity, "the first engine would take its weights for others and drop its caches"
-    assert lab.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
 @pytest.mark.parametrize(("module", "kernel"), [(product, "swiglu"), (fused_layer, "rms_norm")])
 def test_a_failing_kernel_between_matrices_or_after_them_is_replaced_by_the_reference(monkeypatch, module, kernel):

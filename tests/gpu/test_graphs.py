@@ -225,24 +225,6 @@ def test_warming_up_captures_the_shapes_needed_later(engine):
 
 
 @without_gpu
-@pytest.mark.parametrize("failing", [None, {"record": 2}])
-def test_the_engine_says_what_is_being_captured(engine, monkeypatch, failing):
-    """During a capture, and no more once it is over or has failed."""
-    lab, record, said = engine(failing=failing), Again.record, []
-
-    def looked_at(place, run):
-        said.append(lab.wait_reason.rpartition(": ")[2])
-        return record(place, run)
-
-    monkeypatch.setattr(Again, "record", looked_at)
-    assert lab.wait_reason == ""
-    lab.generate(PROMPT, replace(DRAFT, kv_dtype="auto"), SAMPLING)
-    assert said[:2] == ["good, 1 x 1 tokens, context 512", "llama, 1 x 4 tokens, context 512"]
-    assert (len(said) == 2) == bool(failing)
-    assert lab.wait_reason == ""
-
-
-@without_gpu
 def test_no_step_is_captured_while_requests_are_timed_or_settings_compared(engine, monkeypatch):
     """Nor is one where the memory holds the pool of one setting only: then each run's is made anew, with its graphs."""
     timed, finish, stream = [], throughput.finish, Engine.stream

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import threading
-import time
 from collections import Counter
 from dataclasses import replace
 
@@ -17,13 +16,11 @@ from pydantic import ValidationError
 
 from lab import Engine, load_engine
 from lab.config import EngineConfig, SamplingParams
-from lab.errors import LabError
 from lab.measure.theory import speculated
-from lab.measure.workload import exactly
 from lab.trace.run import Run
 from lessons.course import course
 from lessons.experiments.base import whole
-from lessons.experiments.batches import Batches, serve
+from lessons.experiments.batches import Batches
 from lessons.experiments.rules import RULES, Rules, by_rule, law_of, moved, parts_of, variation
 from lessons.experiments.runs import Runs, figures, figures_of
 from lessons.marking import right_answer
@@ -131,29 +128,6 @@ def test_requests_are_decoded_one_at_a_time_without_a_cache_and_with_a_shared_pr
     assert found["computed"]["prompt_tokens"] == found["shared"]["prompt_tokens"]
     assert found["computed"]["cached_prompt_tokens"] == [0]
     assert found["shared"]["cached_prompt_tokens"][0] >= 96  # by the requests that did not fit into the first step
-
-
-def test_the_clock_of_a_batch_starts_when_all_requests_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prepare = tiny_models.engine("llama"), Engine.prepare
-
-    def slow(self: Engine, *request: object, **how: object) -> object:
-        time.sleep(0.2)
-        return prepare(self, *request, **how)
-
-    monkeypatch.setattr(Engine, "prepare", slow)
-    jobs = exactly(["The king", "A fox", "Long ago"], [8, 8, 8])
-    began = time.perf_counter()
-    figures = serve(engine, jobs, EngineConfig(), threading.Event(), lambda share: None)
-    assert figures["output_tokens"] / figures["tokens_per_second"] <= time.perf_counter() - began - 3 * 0.2
-
-
-def test_an_answer_of_one_token_is_measured_with_the_others() -> None:
-    """Where the model ends its paragraph at once. Only if all do is there nothing to measure."""
-    engine, prompts = tiny_models.engine("llama"), ["The king", "A fox"]
-    figures = serve(engine, exactly(prompts, [1, 8]), EngineConfig(), threading.Event(), lambda share: None)
-    assert figures["output_tokens"] == 9
-    with pytest.raises(LabError, match="no time between tokens"):
-        serve(engine, exactly(prompts, [1, 1]), EngineConfig(), threading.Event(), lambda share: None)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 
 from lab.measure.comparison import Summary
 from lab.measure.interval import factor_interval
-from lab.measure.workload import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 from lessons.marking import right_one
@@ -142,52 +141,6 @@ def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
 LARGER, SMALLER, NOISY = "gain was clearly larger with", "gain was clearly smaller with", "gained more is too close"
 
 
-@pytest.mark.parametrize(
-    ("one", "sixteen", "said", "pays"),
-    [
-        ([1.5, 1.6, 1.7], [0.82, 0.8, 0.78], SMALLER, "clearly slower"),
-        ([1.5, 1.6, 1.7], [1.4, 1.5, 1.6], SMALLER, "clearly faster"),
-        ([1.5, 0.9, 1.7], [0.9, 1.1, 0.7], NOISY, "too close to call"),
-        ([0.5, 0.6, 0.7], [1.2, 1.15, 1.25], LARGER, "clearly faster"),
-    ],
-)
-def test_the_gain_of_drafting_is_given_for_one_and_for_sixteen(
-    one: list[float], sixteen: list[float], said: str, pays: str
-) -> None:
-    alone = {"one": [100.0] * 3, "sixteen": [400.0] * 3}
-    drafting = {"one_draft": [100 * gain for gain in one], "sixteen_draft": [400 * gain for gain in sixteen]}
-    text = explained(10, **rates("batches", **alone, **drafting))
-    assert [each for each in (LARGER, SMALLER, NOISY) if each in text] == [said]
-    assert re.search(rf"sixteen at once, \S+× \({pays}\)", text)
-
-
-def test_code_is_reported_from_a_story() -> None:
-    lesson = course()[10]
-    assert lesson.front.preset.runs.prompts["code"] in CODE
-    assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}
-    before = measured(10, **rates(four=[1.5, 1.6, 1.7]))
-    for code, said in (([1.1, 1.15, 1.2], "clearly less."), ([1.1, 0.9, 1.6], "too close to call which is more.")):
-        after = measured(10, **rates(four=code))
-        assert lesson.front.change.see.fill(after | {"before": before}).endswith(said)
-
-
-def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:
-    def together(*all_levers: float) -> str:
-        alone = {"no_cache": 10.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
-        found = rates(**{name: [0.9 * rate, rate, rate] for name, rate in alone.items()}, cached=[100.0] * 3)
-        return explained(12, **found, **rates(all=list(all_levers)))
-
-    less, unknown, more = "get in each other's way", "these repeats cannot tell", "helps another"
-    for text, said in (
-        (together(100.0, 105.0, 104.0), less),
-        (together(145.0, 150.0, 152.0), unknown),
-        (together(120.0, 150.0, 180.0), unknown),
-        (together(180.0, 181.0, 182.0), more),
-    ):
-        assert [one for one in (less, unknown, more) if one in text] == [said]
-    assert "0.9× to 1.00×" in text  # INT8, by repeat
-
-
 def test_text_chart_and_mark_give_the_same_statistic() -> None:
     """The median of the quotients by repeat, 12; the quotient of the medians is 24."""
     long = {"ttft_ms": [100.0, 200.0, 100.0], "itl_p50_ms": [10.0, 24.0, 40.0], "prompt_tokens": [100.0] * 3}
@@ -218,12 +171,6 @@ def test_nothing_is_blamed_for_a_passs_time_unless_it_takes_most_of_it(
     text = explained(number, **found)
     assert [place for place, words in enumerate(WAITS[number]) if words in text] == said
     assert "at least" not in text.partition("How near")[2].partition("What each")[0]  # no bound that a pass may beat
-
-
-@pytest.mark.parametrize(("share", "said"), [(NEAR, "so "), (FAR, "far from both limits"), (BEYOND, "beat the limits")])
-def test_the_balance_of_a_machine_is_used_only_where_a_pass_is_near_it(share: float, said: str) -> None:
-    text = explained(2, runs__cached__roofline_fraction=[share] * 3, **growing(1.4, 1.2, 1.6))
-    assert said in text.partition("By the two limits")[2].partition("A large GPU")[0]
 
 
 @pytest.mark.parametrize(

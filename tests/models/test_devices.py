@@ -19,7 +19,6 @@ from lab.engine import step_stats as reporting
 from lab.engine.core import EngineCore
 from lab.engine.engine import Engine
 from lab.engine.memory_budget import Budget
-from lab.kv_cache.attention_metadata import Group, StepPlan
 from lab.load import new_engine
 from lab.models.devices import best_device, has_kernels, refuse_device_map, resolve_device
 from lab.models.language_model import LanguageModel
@@ -110,17 +109,6 @@ def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
     draft = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=1).to(FIRST), "draft")
     # Of four layers, each as large as any other, two are on either device.
     assert Budget(spread("llama"), draft).limit == int(1_000_000 * 0.25 * 4 / 2)
-
-
-def test_a_plan_is_copied_once_per_device(devices):
-    numbers = torch.arange(3).to(FIRST)
-    plan = StepPlan((Group(slice(0, 3), 1, None, numbers),), numbers, None)
-    devices.arrivals.clear()
-    there = plan.to(SECOND)
-    assert (there.write.device, there.groups[0].read.device) == (SECOND, SECOND)
-    assert there.to(SECOND) is plan.to(SECOND) is there
-    assert devices.arrivals == {SECOND: 2}
-    assert plan.to(FIRST).write is numbers
 
 
 def test_tensors_on_different_simulated_devices_do_not_mix(devices):

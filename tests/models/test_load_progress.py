@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import threading
 from pathlib import Path
 
 import pytest
 import torch
-from transformers.utils import logging
 
 from lab.models import load_progress as progress
 from lab.models.load_progress import Loading, LoadingCancelled, current_loading, track_loading
@@ -52,28 +50,6 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     assert loading.statuses[-1] == "Loaded tiny; getting ready …"
 
 
-def test_of_two_models_each_is_reported_from_its_beginning() -> None:
-    loading, model = Loading(), tiny_models.random_model("llama", num_hidden_layers=3)
-    kind = loading.bar()
-    assert loading.status() == ""
-    for name in ("target", "draft"):
-        loading.begin(name, model, 4)
-        assert loading.status() == f"Loading {name}: 0.0 of 0.3 MB, layer 0 of 3."
-        kind(unit="B", total=9_000).update(9_000)
-        kind(unit="B").update(1)  # of unknown length
-        assert loading.status().startswith(f"Loading {name}"), "the index is too small to be reported"
-        kind(unit="B", total=10**6).update(500_000)
-        assert loading.status() == f"Fetching {name}: 0.5 of 1.0 MB."
-        for weight, layer in (
-            ("model.norm.weight", 0),
-            ("model.layers.1.mlp.experts.7.up_proj.weight", 2),
-            ("model.layers.0.mlp.up_proj.weight", 2),
-            ("a 9th head that it does not have", 2),
-        ):
-            loading.took(weight)
-            assert re.fullmatch(rf"Loading {name}: 0\.\d of 0\.3 MB, layer {layer} of 3\.", loading.status())
-
-
 def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
     monkeypatch.setattr(progress, "abandon_downloads", lambda: ended.append(True))
@@ -86,19 +62,6 @@ def test_a_cancelled_load_begins_no_other_and_ends_only_its_own_downloads(monkey
         with pytest.raises(LoadingCancelled):
             loading.begin("draft", torch.nn.Linear(2, 2), 4)
         assert bool(ended) == fetches
-
-
-def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
-    loading = Recording()
-    with track_loading(loading):
-        thread = threading.Thread(target=load, args=(folder,))  # another thread is not watched
-        thread.start()
-        thread.join()
-    load(folder)
-    with track_loading(loading):
-        assert list(logging.tqdm([1, 2], desc="Converting", disable=True)) == [1, 2]  # another bar of transformers
-    assert loading.statuses == []
-    assert current_loading() is None
 
 
 def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:

@@ -20,7 +20,7 @@ from tests import tiny_models
 TAKEN = [
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "smollm3", "olmo", "olmo2"),
     *("granite", "granitemoe", "gemma", "cohere", "glm4", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neox", "opt"),
-    *("nemotron", "stablelm", "roberta"),  # whose layers do not hand on what they are given; which counts from 2 on
+    *("nemotron", "stablelm"),  # whose layers do not hand on what they are given
 ]
 DECODER = {"is_decoder": True, "pad_token_id": 1}
 """Of encoders, which transformers makes causal so."""
@@ -60,7 +60,7 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) 
 
 @pytest.mark.parametrize("kind", TAKEN)
 def test_accepted_models_decode_as_in_transformers(kind):
-    model = LanguageModel(random_model(kind, **DECODER if kind == "roberta" else {}), kind)
+    model = LanguageModel(random_model(kind), kind)
     refuse_disagreement(model)
     engine = new_engine(model, tiny_models.tokenizer())
     config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=8, temperature=0)
@@ -68,6 +68,16 @@ def test_accepted_models_decode_as_in_transformers(kind):
     for run in [request.result() for request in requests]:
         assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
         assert not tiny_models.of(run, FellBack), "its first layers draft"
+
+
+def test_positions_are_counted_as_the_model_counts_them() -> None:
+    """RoBERTa from its padding token's number on, where transformers' ``generate`` begins with 0."""
+    model = LanguageModel(random_model("roberta", **DECODER), "roberta")
+    refuse_disagreement(model)
+    assert (model.first_position, model.context_length) == (2, tiny_models.CONTEXT - 2)
+    model.first_position = 0
+    with pytest.raises(UnsupportedModelError, match="% off"):
+        refuse_disagreement(model)
 
 
 def test_a_mixture_whose_first_layers_are_dense_drafts_with_them() -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import math
-import shutil
-import sys
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,17 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.models.head_files import load_head
-from lab.models.language_model import LanguageModel
 from lab.training import __main__ as stages
-from lab.training import dflash, distillation, eagle3
-from lab.training import model_card as report
+from lab.training import distillation
 from lab.training.corpus import (
     batches,
     encode,
     mixed_batches,
     read_split,
-    standard_library,
     train_tokenizer,
     unseen_book,
 )
@@ -95,17 +88,6 @@ def test_the_split_is_by_position_and_keeps_held_out_text_out_of_training(corpus
     assert not any(line in trained_on for text in split.held_out for line in text.splitlines())
 
 
-def test_empty_lines_are_no_books_and_too_little_text_is_refused(corpus, tmp_path):
-    file = tmp_path / "spaced.txt"
-    file.write_text(f"\n\n{corpus.read_text('utf-8')}\n\n\n\n", "utf-8")
-    assert [text.strip() for text in read_split(file).held_out] == read_split(corpus).held_out
-    file.write_text("\n\n")
-    with pytest.raises(ValueError, match="no text"):
-        read_split(file)
-    with pytest.raises(ValueError, match="too few"):
-        next(batches(np.zeros(50, np.uint16), 4, 16, seed=0))
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.text())
 def test_the_tokenizer_round_trips_any_text(tokenizer, text):
@@ -132,15 +114,6 @@ def test_skipping_batches_equals_drawing_them(skip):
     for a, b in zip(whole, resumed, strict=True):
         assert torch.equal(a, b)
         assert (a[:, 0] < 1000).tolist() == [True] * 4 + [False] * 2  # each part fills its share
-
-
-def test_the_standard_library_is_read_without_its_tests(tmp_path, monkeypatch):
-    for name in ("json/decoder.py", "test/test_json.py", "idlelib/run.py", "site-packages/torch.py", "empty.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("" if name == "empty.py" else f"# {name}")
-    (tmp_path / "latin.py").write_bytes(b"# \xe9")
-    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
-    assert standard_library() == standard_library(tmp_path) == ["# json/decoder.py"]
 
 
 # Training
@@ -288,81 +261,3 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
         text = file.read_text("utf-8")
         json.loads(text)
         assert str(tmp_path) not in text
-
-
-def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
-    deep = functools.partial(tiny, num_hidden_layers=6)
-    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny) | {"target": deep})
-    monkeypatch.setattr(eagle3, "DRAFT_VOCABULARY", 100)
-    save_checkpoint(tmp_path / "target.pt", num_hidden_layers=6)
-    save_checkpoint(tmp_path / "mismatched.pt")
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    command = ["recipe", "--stage", "export", "--corpus", corpus, "--work", tmp_path, "--out", tmp_path / "weights"]
-    monkeypatch.setattr(sys, "argv", list(map(str, command)))
-    with pytest.raises(SystemExit, match=r"sharpened\.pt is missing"):
-        stages.main()
-    assert not (tmp_path / "weights").exists()
-    shutil.copy(tmp_path / "mismatched.pt", tmp_path / "sharpened.pt")
-    heads = {"eagle3": eagle3.new_head(random_model(0, num_hidden_layers=6), torch.arange(100))}
-    heads["dflash"] = dflash.new_head(random_model(0, num_hidden_layers=6))
-    for name, head in heads.items():
-        torch.save({"model": head.state_dict(), "optimizers": [], "record": asdict(RECORD)}, tmp_path / f"{name}.pt")
-    stages.main()
-    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == {*stages.SHAPES, *heads}
-    target = LanguageModel(LlamaForCausalLM.from_pretrained(tmp_path / "weights" / "target"), "target")
-    found = {name: load_head(tmp_path / "weights" / name, target, name="head") for name in heads}
-    assert torch.equal(found["eagle3"].target_ids, torch.arange(100))
-    assert found["dflash"].config.target_layers == heads["dflash"].config.target_layers
-    up = [head.blocks[1].mlp.up_proj.weight.bfloat16() for head in (found["dflash"], heads["dflash"])]
-    assert torch.equal(*up)
-
-
-def test_what_ends_the_recipe_is_said_in_one_line(corpus, tmp_path, monkeypatch, capsys):
-    def interrupted(recipe: stages.Recipe) -> None:
-        raise KeyboardInterrupt
-
-    argv = ["recipe", "--corpus", str(corpus), "--stage", "tokenizer", "--work"]
-    monkeypatch.setattr(sys, "argv", [*argv, str(corpus)])
-    with pytest.raises(SystemExit, match="File exists"):
-        stages.main()
-    monkeypatch.setattr(stages.Recipe, "run_tokenizer", interrupted)
-    monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "work")])
-    with pytest.raises(SystemExit) as end:
-        stages.main()
-    assert end.value.code == 130
-    assert capsys.readouterr().err == "Stopped. Started again, the recipe continues where it stopped.\n"
-
-
-def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):
-    monkeypatch.setattr(report, "PROMPTS", 6)
-    split = read_split(corpus)
-    prompts = report.story_prompts(split)
-    assert len(set(prompts)) == 6
-    assert all(len(prompt.split()) == report.PROMPT_WORDS for prompt in prompts)
-    for texts, some in ((split.unseen_endings, prompts[:3]), (split.unseen_books, prompts[3:])):
-        lines = "\n".join(texts).splitlines()
-        assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
-
-
-@pytest.mark.slow
-def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "NEW_TOKENS", 6)
-    monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
-    records = dict.fromkeys(("target", "draft", "mismatched"), RECORD)
-    for seed, name in enumerate(records):
-        export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)
-    counts = ("training_tokens", "sampled_tokens", "sharpening_tokens", "drawn_tokens", "python_tokens")
-    notes = dict.fromkeys(counts, 2) | {"sampled_share": 0.5, "python": "3.x"}
-    card = report.measure(tmp_path, read_split(corpus), records, notes, "cpu")
-    report.write(card, tmp_path)
-    assert json.loads((tmp_path / "card.json").read_text("utf-8")) == card
-    text = (tmp_path / "README.md").read_text("utf-8")
-    for model in card["models"].values():
-        assert f"{model['text']['held_out']['bits_per_byte']:.3f}" in text
-    for draft in card["acceptance"]["drafts"].values():
-        for result in draft.values():
-            assert f"| {result['acceptance_rate']:.1%} | {result['mean_acceptance_length']:.2f} |" in text
-            assert result["mean_acceptance_length"] == pytest.approx(
-                1 + result["accepted"] / result["rounds"], abs=1e-3
-            )
-    assert str(tmp_path) not in text + json.dumps(card)

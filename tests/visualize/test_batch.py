@@ -172,19 +172,6 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
-def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
-    steps, asked = ran([job("ab", 8, i) for i in range(3)]), PoolInputs(sequences=3).asked()
-    first = BatchReducer(3, asked)
-    assert first.feed([BatchStep([], True)]) == []
-    assert first.after() is None
-    first.feed(steps)
-    before = first.after()
-    assert before is not None
-    second = BatchReducer(3, asked, before)
-    assert second.feed([BatchStep([], True)]) == []
-    assert second.after() is before
-
-
 def test_the_speed_is_the_mean_over_the_last_steps_from_the_first_arrival_on() -> None:
     ran_at_once = ran([job("ab", 24, i) for i in range(3)], every=2)
     steps = [  # on a clock that began a second earlier
@@ -290,14 +277,6 @@ def test_what_ran_in_a_step_is_drawn_over_the_time_it_took() -> None:
     assert {sum(states) for states in zip(live, cached, free, strict=True)} == {sum((live[0], cached[0], free[0]))}
 
 
-@pytest.mark.parametrize("sequences", [1, 2, 32])
-def test_the_axis_of_sequences_holds_all_and_is_labelled_with_whole_numbers(sequences: int) -> None:
-    """Of an axis that ends at 1, Plotly would label the middle, too: 500m."""
-    low, top = figures.layout(1.0, 64, sequences, 10.0)["queue"]["yaxis.range"]
-    assert low == 0
-    assert top > max(2, sequences)
-
-
 # -- a live run ------------------------------------------------------------------------------
 
 
@@ -328,16 +307,3 @@ def test_a_batch_run_can_be_stopped() -> None:
     assert "cancelled" in states
     assert shown.say.startswith(f"Ended early: {finished} of {expected} ")
     assert {row["state"] for row in table(shown, "pool")} <= {"free", "cached"}
-
-
-@pytest.mark.parametrize(
-    ("inputs", "says"),
-    [
-        ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
-        ({"num_blocks": 8}, "blocks"),
-        ({"paged": False}, "Set paged=True"),
-    ],
-)
-def test_impossible_inputs_are_explained(inputs: dict[str, Any], says: str) -> None:
-    text = "".join(run(**inputs).transcript(partial(lines, BatchReducer(3))))
-    assert says in records(text)[-1]["problem"]

@@ -35,7 +35,7 @@ from tests.visualize.conftest import script
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from tests.visualize.picture import Picture, apply
 from visualize.pages.pool.pool_frames import BatchReducer
-from visualize.reduce.block_map import FREE_ROW, BlockMap
+from visualize.reduce.block_map import BlockMap
 from visualize.reduce.frames import Reducer
 
 SIZE, COUNT, ME = 4, 12, 3
@@ -173,21 +173,6 @@ def test_blocks_fill_up_and_rejected_draft_tokens_show_until_the_next_step() -> 
     assert (view.column("state", 7, 0), view.column("fill", 7, 0)) == (["free", "free"], [1, 4])
 
 
-def test_a_block_used_only_by_rejected_draft_tokens_shows_until_the_next_step() -> None:
-    view = Alone().see(ADMITTED, found(1, 0), taken(0, 1), *ended(2 * SIZE - 1))
-    tail = (taken(7, 2), taken(9, 3), freed(9, 3), freed(7, 2))
-    view.see(*tail, *ended(2 * SIZE, 3))  # the last slot of its block, and three rejected draft tokens
-    assert view.column("vain", 0, 7, 9) == [0, 3, 0]
-    assert (view.column("state", 7), view.column("fill", 7)) == (["free"], [0])
-    assert view.caption() == "4 in use, 100% full · 0 cached · 8 free"
-    view.see(taken(7, 2), *ended(2 * SIZE + 1))  # allocated again
-    assert not any(view.column("vain"))
-    view.see(taken(9, 3), freed(9, 3), *ended(3 * SIZE, SIZE))
-    assert [block for block, vain in enumerate(view.column("vain")) if vain] == [9]
-    view.see(*ended(3 * SIZE))
-    assert {name: view.column(name, 9)[0] for name in FREE_ROW} == FREE_ROW
-
-
 def test_a_block_that_others_hold_shows_no_rejected_draft_tokens_and_does_not_turn_free() -> None:
     view = Alone().see(ADMITTED, found(1, 0), taken(0, 1), taken(7, 2), *ended(2 * SIZE))
     view.see(freed(7, 2, references=1), *ended(2 * SIZE, SIZE))
@@ -220,12 +205,6 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool)
     assert [rows["owners"][block] for block in (0, 2, 4, 9)] == [[0], [0], [], []]
     assert (rows["mark"][2], rows["stored"][2]) == ("found", True)
     assert shown.captions["blocks"] == "4 in use, 88% full · 0 cached · 8 free"
-
-
-def test_blocks_of_another_pool_are_not_sent() -> None:
-    view = BlockMap(COUNT, SIZE, alone=True)
-    view.take(ME, replace(ADMITTED, live_blocks=(COUNT + 5,), cached_blocks=(1,)))
-    assert {block for _, block, _ in view.patches()} == {1}
 
 
 # -- many sequences ----------------------------------------------------------------------------
@@ -293,14 +272,6 @@ def test_continuations_share_prompt_blocks_and_copy_on_write() -> None:
     assert shown.readouts["found"] == ["10", "tok", "of 18"]
 
 
-def test_contiguous_blocks_are_reserved_empty() -> None:
-    frames = BatchReducer(1).feed(ran([job("ab", 16)], paged=False, num_blocks=10))
-    first = table(picture().apply(frames[0]), "pool")
-    assert [row["fill"] for row in first if row["owners"]] == [2] + [0] * 8
-    assert frames[0]["readouts"]["vain"][:2] == ["89", "%"]
-    assert frames[0]["readouts"]["found"] == ["0", "tok", "of 2"]
-
-
 def test_what_happens_to_a_block_is_marked_for_one_frame() -> None:
     jobs = [job(LETTERS[4] * 6, 3, 5, continuations=3), *(job(LETTERS[i % 3] * 6, 14, i) for i in range(5))]
     steps = ran(jobs, num_blocks=14, enable_prefix_caching=True)
@@ -319,19 +290,6 @@ def test_what_happens_to_a_block_is_marked_for_one_frame() -> None:
         for mark in seen:
             seen[mark] += len(marked[mark])
     assert all(seen.values()), seen
-
-
-def test_a_block_that_others_still_hold_is_not_marked_as_preempted() -> None:
-    blocks = BlockMap(4, SIZE)
-    for owner, event in ((0, taken(1, 0, 0)), (1, found(1, 0, 1)), (1, taken(2, 1, 1))):
-        blocks.take(owner, event)
-    columns = blocks.columns()
-    apply(columns, blocks.patches())
-    for event in (PREEMPTED, freed(2, 1, owner=1), freed(1, 0, references=1, owner=1)):
-        blocks.take(1, event)
-    apply(columns, blocks.patches())
-    assert columns[0]["state"] == ["free", "live", "free", "free"]
-    assert columns[0]["mark"] == ["", "", "preempted", ""]
 
 
 def test_of_a_sequence_that_is_over_or_in_another_pool_nothing_is_kept() -> None:

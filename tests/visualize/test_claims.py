@@ -11,16 +11,15 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import Checked, ClaimChart, Figures, Findings, Number, Series
-from lab.claims.rule import ClaimResult, Rule
-from lab.claims.trial import Trial
+from lab.claims.claim import ClaimChart, Figures, Series
+from lab.claims.rule import Rule
 from lab.errors import LabError
 from lab.measure.reference import Reference
 from tests.visualize.picture import draw
 from visualize.charts import claim_charts as figures
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.claims import checks
-from visualize.pages.claims.checks import Checks, calculated, opened, shown
+from visualize.pages.claims.checks import Checks, calculated, opened
 from visualize.states import VERDICTS
 
 ARITHMETIC = [name for name, claim in CLAIMS.items() if claim.arithmetic]
@@ -111,18 +110,6 @@ def test_bars_are_measured_values_and_marks_are_formula_and_claim():
     assert (bar["name"], diamonds["x"]) == ("formula", [])
 
 
-def test_line_charts_have_axes_and_a_limited_number_of_series():
-    line = Series("line", tuple(map(float, range(30))), tuple(map(float, range(30))))
-    columns, layout = figures.columns(ClaimChart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
-    assert columns[0]["mode"] == "lines"
-    assert columns[figures.LINES]["name"] == "line"
-    assert layout["yaxis.type"] == "log"
-    assert "xaxis.type" not in layout
-    assert layout["xaxis.title"]["text"] == "tokens"
-    with pytest.raises(ValueError, match="5 series for 4 traces"):
-        figures.columns(ClaimChart("lines", "", "", (line,) * 5))
-
-
 def test_logarithmic_axes_name_their_ticks_in_full():
     """Plotly would write "2" for 20."""
     times = Series("times", (8, 64, 960), (0.7, 4.0, 90.0))
@@ -133,10 +120,6 @@ def test_logarithmic_axes_name_their_ticks_in_full():
         assert [f"{tick:,g}" for tick in layout[f"{axis}.tickvals"]] == layout[f"{axis}.ticktext"]
     near = Series("near", (30, 40), (3.0, 4.0))
     assert "xaxis.tickvals" not in figures.columns(ClaimChart("lines", "tokens", "ms", (near,), log="x"))[1]
-
-
-def replace_kind(series: Series) -> Series:
-    return series._replace(kind="claimed")
 
 
 # -- checks ----------------------------------------------------------------------------------
@@ -189,11 +172,3 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     assert list(last["checked"]) == ["quick"]
     with queue.turn(other, held):  # the check has left the line
         assert queue.ahead(other) == 0
-
-
-def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():
-    claim = CLAIMS["ladder"]
-    checked = Checked(Findings((Number("a", "a number", 2.5, "×"),)), ClaimResult("fails", "Why.", "This."), 1.26)
-    assert shown(claim, checked)["took"] == "measured here in 1.3 s"
-    assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"
-    assert shown(claim, CLAIMS["seventy-80gb"].check(Trial(no_engine)))["took"] == "calculated"

@@ -25,7 +25,7 @@ from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.charts.compare_charts import MARKS, bars, times
 from visualize.jobs.job_queue import JobQueue
-from visualize.pages.compare.compare_job import Comparison, GrowthMeasurement
+from visualize.pages.compare.compare_job import Comparison
 from visualize.pages.compare.configurations import FORM, LANES, CompareInputs, from_link, preset_of, presets
 from visualize.reduce.compare_report import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.run_settings import with_pairs
@@ -53,12 +53,6 @@ def test_every_preset_is_valid_and_recognised(draft: bool) -> None:
         assert preset_of(tuple(reversed(lanes)), draft) == key
     assert preset_of(("cache", "int4"), draft) is None
     assert CompareInputs().configs()["Cache"] == EngineConfig()
-
-
-def test_custom_settings_may_have_a_name() -> None:
-    found = CompareInputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
-    assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
-    assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
 
 
 def test_without_a_draft_no_preset_needs_one() -> None:
@@ -162,45 +156,6 @@ def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the
     assert reported == ["Identical outputs: both settings wrote the same 30 tokens."]
 
 
-def test_a_comparison_stopped_while_waiting_never_runs() -> None:
-    queue, asked = JobQueue(), []
-
-    class Watched(ScriptedEngine):
-        def stream(self, *args: Any, **options: Any) -> Any:
-            asked.append(args)
-            return super().stream(*args, **options)
-
-    who = object()
-    with queue.turn(who, threading.Event()):
-        task = Comparison(queue, lambda pair: Watched(), CompareInputs(lanes=("cache", "paged")))
-        until(lambda: queue.ahead(task) == 1)
-        task.cancelled.set()
-        assert task.done.wait(10)
-    assert asked == []
-    assert task.record()["progress"] == "Stopped before a run was done."
-
-
-def test_failures_are_explained() -> None:
-    def fail(pair: str) -> ScriptedEngine:
-        raise RuntimeError("no such thing")
-
-    for load, inputs, says in (
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt=""), "The prompt is empty"),
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
-        (lambda pair: ScriptedEngine(), CompareInputs(lanes=("cache",)), "Choose 2 to 5"),
-        (fail, CompareInputs(), "This failed (RuntimeError: no such thing)"),
-    ):
-        *_, last = Comparison(JobQueue(), load, inputs).records()
-        assert says in last["problem"]
-        assert not last["running"]
-    for load, inputs, says in (
-        (fail, CompareInputs(), "failed"),
-        (lambda pair: ScriptedEngine(), CompareInputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
-    ):
-        *_, last = GrowthMeasurement(JobQueue(), load, inputs).records()
-        assert says in last["growth"]["problem"]
-
-
 # -- the text --------------------------------------------------------------------------------
 
 
@@ -274,13 +229,6 @@ def test_differences_due_to_the_draws_of_draft_tokens_are_said_to_be_just_that(
     )
 
 
-def test_settings_that_draft_token_alike_get_no_excuse_for_a_difference() -> None:
-    runs = made("draft-4", "cache", temperature=0.8)
-    alike = {"a": configs(runs)["Draft γ4"], "b": replace(configs(runs)["Draft γ4"], paged=True, early_exit_layer=1)}
-    runs = dict(zip(alike, ([shifted(run, place) for run in runs["Draft γ4"]] for place in (9, 7)), strict=True))
-    assert whole(alike, runs, {})["said"][0] == "No other setting wrote what a wrote."
-
-
 def test_what_does_nothing_in_a_setting_is_said() -> None:
     """As on the command line: whoever asks for more draft tokens, but for nobody to make them, sees a speed-up of 1."""
     runs = made("cache", "paged")
@@ -339,16 +287,6 @@ def test_a_factor_that_may_be_chance_is_no_clear_difference(
     assert faster(found) == cell
     *_, words = bars(["reference", "a"], {"a": found})[0]
     assert words["text"] == [word]
-
-
-def test_a_factor_uses_only_repeats_that_both_settings_have_finished() -> None:
-    """A comparison that was stopped or is under way has more runs of one setting than of the other."""
-    runs = made("cache", "draft-4")
-    del runs["Cache"][1]
-    assert so_far(runs)["rows"][1]["cells"][1][1] == "one repeat"
-    *_, words = so_far(runs)["charts"]["bars"]["columns"]
-    assert words["text"][0] == "<b>×1.00</b>", "the reference of all"
-    assert words["text"][1].endswith(",<br>one run")
 
 
 def test_a_race_shows_every_token_at_its_time() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
@@ -51,10 +50,6 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert words["text"][0] == "<b>×1.00</b>"
     assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
-
-
-def slowed(run: Run, factor: float) -> Run:
-    return Run(replace(event, t_ms=factor * event.t_ms) for event in run.events)
 
 
 def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
@@ -137,14 +132,6 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
         assert y == kept / verified
 
 
-def test_a_measured_speed_up_names_its_reference() -> None:
-    runs = made("int8", "cache", "draft-4", repeats=1)
-    (row,) = theory(configs(runs), runs, BYTES)["rows"]
-    measured, small = row["cells"][-1]
-    assert measured.startswith("×")
-    assert small.startswith("one repeat, against Cache; theory ×"), "not INT8, although it comes first"
-
-
 def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
     runs = made("cache", "no-cache", "draft-2")
     line, names, marks = theory(configs(runs), runs, BYTES)["charts"]["cache"]["columns"]
@@ -199,14 +186,6 @@ def test_axes_hold_what_is_drawn_and_as_many_labels_as_there_is_room_for(found: 
     rows = charts["round"][1]["yaxis.tickvals"]
     assert len(rows) == 2 * len(found)
     assert all(later - before > 0.72 for before, later in pairwise(rows)), "a bar is 0.72 high"
-
-
-def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation() -> None:
-    for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
-        found = theory(configs(runs), runs, BYTES)
-        assert found["rows"] == []
-        assert "compare a setting with speculation" in found["missing"]
-        assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
 def test_a_setting_whose_draft_tokens_never_filled_a_window_is_named() -> None:

@@ -72,16 +72,6 @@ def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
     assert "would not start" in said(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
-def test_an_impossible_split_over_gpus_is_reported() -> None:
-    for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
-        split = said(model=model, tensor_parallel=gpus, longest=2048, speculative="off")
-        assert split["problem"]
-        assert split["say"] == f"This model's heads cannot be split over {gpus} GPUs: choose {choose}."
-    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
-    assert both["problem"]
-    assert both["say"] == "The heads of SmolLM2 1.7B and SmolLM2 135M cannot both be split over 2 GPUs: choose 1."
-
-
 def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
     alone, both = (said(gpu="l4", tensor_parallel=1, speculative=how)["splits"][0] for how in ("off", "draft"))
     assert (alone["token"], both["token"]) == ("128 KiB", "160 KiB")  # 16 layers of 8 heads of 64 numbers
@@ -96,33 +86,6 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
             for one in (draft, None)
         )
         assert with_draft - without == draft.parameters * bits // 8, weights
-
-
-def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
-    both = said(model="smollm2-1.7b", draft_model="smollm2-135m", gpu=OTHER, memory=1)  # 32 and 9 query heads
-    assert [row["gpus"] for row in both["splits"]] == ["1"]
-    assert "--tensor-parallel-size" not in both["command"]
-    assert both["problem"]
-    assert "choose larger GPUs, weights of fewer bits or another draft." in both["say"]
-    assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in both["differences"])
-
-
-def test_sequences_longer_than_the_models_context_are_refused() -> None:
-    for model in ("gpt-2", "llama-3.1-8b"):
-        most = known_models()[model].shape.context_length
-        longer = said(model=model, longest=most + 1, mean=100)
-        assert longer["problem"]
-        assert f"was made for {most:,} tokens at most" in longer["say"]
-        assert not said(model=model, longest=most, mean=100, gpu="h200", at_once=1, speculative="off")["problem"]
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", OTHER])
-def test_a_command_that_asks_for_all_of_the_memory_is_refused(model: str) -> None:
-    """vLLM compares it with what is free when it starts, which is less: CUDA has taken its part."""
-    everything = said(model=model, hub="owner/name", set_aside=0, speculative="off")
-    assert everything["problem"]
-    assert "some of it set aside" in everything["say"]
-    assert not said(model=model, hub="owner/name", set_aside=5, speculative="off")["problem"]
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
@@ -150,15 +113,6 @@ def test_a_draft_with_another_vocabulary_is_refused_and_others_are_named() -> No
     assert "choose a draft with the target's tokenizer. (" in said(model="gpt-2", longest=1000, mean=100)["say"]
 
 
-def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
-    found = said(set_aside=15)
-    *_, last = found["differences"]
-    assert "its 85% of the memory (--gpu-memory-utilization 0.85)" in last
-    assert "    --gpu-memory-utilization 0.85 " in found["command"]
-    assert "less is left for the cache than is counted here" in last
-    assert not any("counted here" in text for text in said(model=OTHER, hub="a/b", speculative="off")["differences"])
-
-
 def test_a_step_that_does_not_advance_all_sequences_is_reported() -> None:
     def about(**inputs: Any) -> list[str]:
         return [text for text in said(**inputs)["differences"] if text.startswith("A step of")]
@@ -175,14 +129,6 @@ def test_a_step_that_does_not_advance_all_sequences_is_reported() -> None:
     assert about(at_once=410, num_speculative_tokens=4, speculative="ngram", gpu=OTHER, memory=70) == []
     assert len(about(at_once=8192)) == 1
     assert about(at_once=8193) == [], "the command asks for enough"
-
-
-def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
-    other = said(model=OTHER, hub=" owner/name ", speculative="off")
-    assert other["command"].startswith("vllm serve owner/name \\\n")
-    assert other["splits"] == []
-    assert "calculated for known models" in other["say"]
-    assert "'$(id)'" in said(model=OTHER, hub="$(id)", speculative="off")["command"]
 
 
 @pytest.mark.parametrize(

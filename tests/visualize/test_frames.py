@@ -183,18 +183,6 @@ def test_rejected_draft_tokens_are_attached_to_the_token_that_replaced_them() ->
             assert {"p", "q", "u"} <= first.keys()  # verified, and rejected
 
 
-def test_a_close_verdict_has_the_digits_that_show_it_wherever_it_is_reported() -> None:
-    """With three, 0.844 times 0.541 would be 0.457, which is p."""
-    events = script(CONFIGS["speculative"])
-    at = next(i for i, event in enumerate(events) if isinstance(event, Verified) and not event.accepted)
-    events[at] = replace(events[at], p=0.45661, q=0.54083, u=0.84433)
-    frame = next(frame for frame in Reducer().feed(events) if frame["step"] == events[at].step)
-    (reported,) = (token["rejected"][0] for token in frame["tokens"] if token["origin"] == "recovered")
-    assert reported.items() >= {"p": 0.45661, "q": 0.54083, "u": 0.84433, "chance": 0.84428}.items()
-    rows = [row["customdata"][1] for _, _, row in frame["charts"]["rounds"]]
-    assert "p 0.45661 · q 0.54083 · u 0.84433" in rows
-
-
 def test_a_frame_says_only_what_changed(events: list[Event]) -> None:
     shown = Picture()
     for frame in Reducer().feed(events):
@@ -268,15 +256,6 @@ def test_readouts_match_the_events_so_far(events: list[Event]) -> None:
         for frame in reducer.feed([event]):
             shown.apply(frame)
             assert shown.readouts == rows(measure(events[:at]), events[0].config)
-
-
-def test_the_previous_run_is_compared_and_changes_are_reported_once() -> None:
-    before = script(CONFIGS["plain"])
-    frames = Reducer(PreviousRun(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
-    assert frames[0]["compared"]
-    assert not any("compared" in frame for frame in frames[1:])
-    shown = picture(frames)
-    assert "× (was " in shown.readouts["speed"][2]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

@@ -69,18 +69,6 @@ def test_stop_between_two_lessons_ends_the_measuring() -> None:
     assert [(record["running"], record["progress"]) for record in rest] == [(False, "Stopped after 1 of 2.")]
 
 
-def test_where_no_lesson_is_named_nothing_is_measured_or_emptied_and_it_says_what_to_do() -> None:
-    with gr.Blocks() as pages:
-        instructor.build(pages, load, JobQueue(), Answers())
-    measure = next(event.fn for event in pages.fns.values() if getattr(event.fn, "__name__", "") == "measure")
-    for given in ([], [99], "3", None):
-        ((line, *texts),) = measure(SimpleNamespace(session_hash="me"), SimpleNamespace(lessons=given))
-        record = json.loads(line)
-        assert record["running"] is False
-        assert record["progress"] == "No lesson was named. Press Measure all, or ↻ beside a lesson."
-        assert texts == [gr.skip()] * len(course())
-
-
 def test_the_right_answer_shown_is_marked_as_near() -> None:
     curve = course()[2]
     lengths = tuple(at for at in (20, 80, 140, 200, 260) for _ in range(10))

@@ -76,12 +76,6 @@ def test_a_run_is_streamed_to_its_end() -> None:
     assert shown.finished == {"reason": "length", "message": ""}
 
 
-def test_a_transcript_contains_no_markup() -> None:
-    text = whole(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
-    assert "<" not in text
-    assert records(text)[2]["tokens"][0]["text"] == "<script>x</script>"
-
-
 def test_a_run_can_be_stopped() -> None:
     run = start(ScriptedEngine(0.02), max_tokens=1000)
     stream = looks(run)

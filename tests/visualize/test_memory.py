@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import pytest
 
-from lab.errors import ConfigError
 from lab.memory.capacity import POLICIES
 from lab.memory.model_memory import ModelInfo, deployment_notices, known_models
 from lab.models.loader import ModelLoadError
@@ -38,16 +37,6 @@ def answer(**changes: object) -> dict:
     line = page_answer(found, *(getattr(inputs, name) for name in FORM.names))
     assert "<" not in line
     return json.loads(line)
-
-
-def test_the_page_opens_with_an_answer() -> None:
-    first = answer()
-    assert first["notice"] == ""
-    shown = {row["label"]: row["value"] for row in first["readouts"]}
-    assert shown["KV per token"] == "128 KiB"
-    assert next(row["small"] for row in first["readouts"] if row["label"] == "mean sequence") == "longest 512 MiB"
-    assert shown["weights"] == "15 GiB"
-    assert int(shown["paged"].replace(",", "")) > int(shown["contiguous"]) > 0
 
 
 def test_every_choice_has_an_answer() -> None:
@@ -98,21 +87,6 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
         look_up_pending(found)
         assert json.loads(page_answer(found, *values))["about"].startswith("some/model: 32 layers")
     assert asked == [("some/model", True)]  # anyone may ask, so not with the server owner's credentials
-
-
-def test_of_two_look_ups_at_once_the_one_that_began_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: Found = {}
-
-    def find(hub: str, *, open_to_all: bool = False) -> ModelInfo:
-        if hub == "a/b":  # another is asked for meanwhile
-            begin_look_up(found, OTHER, "c/d")
-        return replace(LLAMA, name=hub)
-
-    monkeypatch.setattr("visualize.pages.memory.hub_models.find_model", find)
-    begin_look_up(found, OTHER, "a/b")
-    for _ in range(2):
-        look_up_pending(found)
-    assert [(id, model.name) for id, model in found.items()] == [("c/d", "c/d")]
 
 
 @pytest.fixture
@@ -239,14 +213,6 @@ def test_weights_that_do_not_fit_are_reported_and_drawn_past_the_end_of_the_devi
     assert split["columns"][1]["x"][0] == pytest.approx(8)
     assert split["layout"]["xaxis.range"] == [0, pytest.approx(1.25 * (131.4 + 8), abs=0.1)]
     assert split["layout"]["xaxis.tickvals"] == [80]
-
-
-def test_an_odd_head_size_has_no_int4() -> None:
-    odd = replace(LLAMA, shape=replace(LLAMA.shape, head_dim=33))
-    assert list(in_every_format(MemoryInputs().deployment(odd))) == ["auto", "int8", "fp8", "fp8_per_token_head"]
-    assert sheet(odd, MemoryInputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
-    with pytest.raises(ConfigError, match="an odd number"):
-        sheet(odd, MemoryInputs(kv_dtype="int4").deployment(odd), 1)
 
 
 # -- the charts ------------------------------------------------------------------------------

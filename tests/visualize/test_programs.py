@@ -19,7 +19,6 @@ from lab.trace.events import Event
 from tests import tiny_models
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
-from tests.visualize.test_live import Compiling
 from visualize.api import endpoints as programs_module
 from visualize.api.endpoints import Programs
 from visualize.api.flat_results import flat
@@ -173,27 +172,6 @@ def test_a_comparison_reports_how_many_runs_are_done() -> None:
     assert said[0] == "Under way"
     assert set(said[1:]) <= {f"{done} of 4 runs done" for done in range(1, 5)}
     assert len(said) > 2
-
-
-@pytest.mark.parametrize("name", ["run", "compare"])
-def test_leaving_during_compilation_holds_up_nobody(name: str) -> None:
-    engine, queue = Compiling(), JobQueue()
-    some = Programs(lambda pair: engine, queue, {})
-    compiled = EngineConfig(kernels="reference", torch_compile=True)
-    settings = ["", "kernels=reference,torch_compile=true"]
-    asked = {"run": ("A fox", compiled, LONG["sampling"]), "compare": ("A fox", settings, SamplingParams(max_tokens=9))}
-
-    async def leave() -> None:
-        waiting = asyncio.create_task(getattr(some, name)(caller("a"), *asked[name]))
-        await asyncio.sleep(0.3)
-        some.leave(caller("a"))
-        with pytest.raises(LabError, match="was stopped"):
-            await asyncio.wait_for(waiting, 9)
-        others = await some.run(caller("b"), "A wolf", EngineConfig(), SamplingParams(max_tokens=4))
-        assert others["reason"] == "length"
-
-    complete(leave())
-    engine.compiled.set()
 
 
 def test_waiting_callers_are_reported_that_the_server_shuts_down() -> None:

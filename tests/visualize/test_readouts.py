@@ -88,20 +88,6 @@ def test_a_ratio_has_two_digits_and_no_power_of_ten(times: float, said: str) -> 
     assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True)[2:] == f"{said} (was 10)"
 
 
-def test_large_numbers_change_units_in_comparisons_too() -> None:
-    metrics = measure(script(CONFIGS["plain"]))
-    large = {"kv_used_bytes": 999_600_000, "kv_reserved_bytes": 64_000_000_000, "peak_memory_bytes": 140_200_000_000}
-    slow = replace(metrics, ttft_ms=1234.5, itl_p50_ms=99.96, itl_p99_ms=12_345.0, **large)
-    shown = {name: row[:2] for name, row in rows(slow, CONFIG).items()}
-    assert shown["first"] == ["1.23", "s"]
-    assert shown["gaps"] == ["0.1 / 12.3", "s"]
-    assert (shown["kv"], shown["memory"]) == (["1 / 64", "GB"], ["140", "GB"])
-    edges = replace(metrics, ttft_ms=999.7, itl_p50_ms=9.96, itl_p99_ms=99.96, peak_memory_bytes=9_876_543_210)
-    shown = {name: row[:2] for name, row in rows(edges, CONFIG).items()}
-    assert (shown["first"], shown["gaps"], shown["memory"]) == (["1", "s"], ["10.0 / 100", "ms"], ["9877", "MB"])
-    assert rows(metrics, CONFIG, PreviousRun(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
-
-
 def test_cached_tokens_found_are_shown_if_any_could_be() -> None:
     events = script(CONFIGS["paged"])
     assert "found" not in rows(measure(events), CONFIG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import re
@@ -89,11 +90,16 @@ def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: li
         assert getattr(picture, name) == getattr(live, name)
 
 
+@functools.cache
+def calm_page() -> Scripts:
+    return Scripts(page(Run(script(CONFIGS["speculative"], max_tokens=8))))
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_text_cannot_escape_its_place_in_an_exported_page(hostile: str) -> None:
     events = script(EngineConfig(speculative="draft"), max_tokens=8, logprobs=3, words=[hostile], others=[hostile])
     events[0] = replace(events[0], prompt_pieces=(hostile,), target=hostile, device=hostile)
-    calm, text = Scripts(page(Run(script(CONFIGS["speculative"], max_tokens=8)))), page(Run(events))
+    calm, text = calm_page(), page(Run(events))
     text.encode("utf-8")
     seen = Scripts(text)
     assert seen.tags == calm.tags

@@ -5,21 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import psutil
-from playwright.sync_api import Browser, BrowserContext, Route, expect
+from playwright.sync_api import Route, expect
 
-from lab.util.machine_info import describe_machine
-from tests import followers
-from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.pages import LONG, Lab, Visit, background, until_asked
 from tests.browser.workshop.conftest import (
-    PROBLEM,
     acts,
     answered,
-    fails_once,
     followed_by,
     joins,
-    presents,
     sees,
     state,
 )
@@ -189,41 +182,3 @@ def test_a_verdict_opened_by_the_presenter_opens_for_everyone(visit: Visit, lead
     leading.press("Home")  # it has not happened yet
     for follower in (lab, late):
         expect(follower.verdict).to_be_hidden()
-
-
-def test_settings_can_be_taken_before_the_presenter_has_run_anything_and_without_one_ones_own_stay(
-    troubled: Visit, presenter: BrowserContext, server: str, code: str
-) -> None:
-    leads = presents(presenter, server)
-    acts(leads.page, "lead")
-    state(leads.page, "leading")
-    with leads.page.expect_response(lambda answer: "ngram" in (answer.request.post_data or "")):
-        leads.choose("speculative", "ngram")
-    lab = joins(troubled().page, server, code, temperature=0.3)
-    acts(lab.page, "alone")
-    fails_once(lab.page, "join")
-    acts(lab.page, "settings")
-    lab.page.wait_for_selector(PROBLEM)
-    state(lab.page, "alone")
-    acts(lab.page, "settings")  # asked for again
-    until_asked(lab.page, speculative="ngram", temperature=None)
-    lab.ready()
-    state(lab.page, "alone")
-    leads.page.bring_to_front()
-    with leads.page.expect_response(lambda answer: '"rest":true' in (answer.request.post_data or "")):
-        acts(leads.page, "rest")
-    leads.page.close()
-
-    own = run_of(lab.ran())
-    acts(lab.page, "settings")
-    lab.page.wait_for_selector(PROBLEM)
-    assert lab.link["speculative"] == "ngram"
-    state(lab.page, "alone")
-    assert run_of(lab) == own
-
-
-def test_the_cost_of_followers_is_measured_while_they_follow(browser: Browser, server: str) -> None:
-    """``python -m tests.followers`` in small. Of instants shown in quick succession, only the last may arrive."""
-    found = followers.measure(server, psutil.Process(), KEY, browser, followers=3, hz=5, seconds=1, rounds=1)
-    assert 0.5 < found["messages_arrived"] <= 1
-    assert found["machine"] == describe_machine("cpu")

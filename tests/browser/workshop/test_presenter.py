@@ -11,39 +11,6 @@ from tests.browser.pages import LONG, STOPPED, Lab, Visit
 from tests.browser.workshop.conftest import HASTY, PROBLEM, acts, joins, presents, sees, state
 
 
-def test_of_two_presenters_the_last_to_press_lead_leads(
-    visit: Visit, presenter: BrowserContext, leading: Lab, code: str
-) -> None:
-    lab = joins(visit().page, leading.server, code)
-    sees(lab.page, leading.instant)
-    said = leading.page.locator(".strip-say")
-    leads = said.inner_text()
-    other = presents(presenter, leading.server, seed=5, max_tokens=12)
-    acts(other.page, "lead")  # even before any run
-    state(other.page, "leading")
-    leading.page.bring_to_front()
-    leading.press("Shift+ArrowLeft")
-    state(leading.page, "ready")  # it learns that another presenter leads
-    with leading.page.expect_response("**/workshop/presenter"):
-        pass  # the message survives the next poll
-    assert said.inner_text() not in ("", leads)
-    other.page.bring_to_front()
-    other.ran()
-    other.press("Home")
-    sees(lab.page, 0)
-    state(other.page, "leading")
-
-    leading.page.bring_to_front()
-    acts(leading.page, "lead")  # takes over again
-    state(leading.page, "leading")
-    sees(lab.page, leading.instant)
-    other.page.bring_to_front()
-    state(other.page, "ready")  # even an idle presenter is told
-    other.page.close()
-    leading.page.bring_to_front()
-    leading.press("End")
-
-
 def test_followers_are_reported_when_the_presenter_closes_the_page_even_during_a_run_and_keep_what_was_shown(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str, tmp_path: Path
 ) -> None:

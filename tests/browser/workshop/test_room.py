@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.pages import LONG, OVERFLOW, Lab, Visit, background
 from tests.browser.test_accessibility import violations
@@ -37,16 +37,11 @@ def value(room: Page, key: str) -> int:
     return int(room.inner_text(f"[data-key={key}] .value"))
 
 
-def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(
-    visit: Visit, presenter: BrowserContext, server: str, code: str
-) -> None:
-    room = presenter.new_page()
-    room.goto(f"{server}/room")
-    room.wait_for_selector("body[data-ready]")
+def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(visit: Visit, code: str) -> None:
     one, other = visit().open(join=code, prompt="A beautiful garden", **LONG), visit().open(join=code, **LONG)
-    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
-    own.goto(f"{server}/room")
-    own.wait_for_selector("body[data-ready]")
+    room = one.page.context.new_page()  # in the same browser, it marks one's own blocks
+    room.goto(f"{one.server}/room")
+    room.wait_for_selector("body[data-ready]")
     for lab in (one, other):
         lab.run()
     room.wait_for_function(
@@ -57,26 +52,24 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text_and_marks_ones_own(
         lab.wait_for_tokens(1)
     assert {number(lab) for lab in (one, other)} == set(room.locator(".chips[data-state=running] b").all_inner_texts())
     assert "garden" not in room.content()
-    other.press("Escape")
     if one.running:  # not on a machine that is faster than this page
-        assert chosen(own) <= {number(one)}
-    assert own.is_hidden(".room-join")
-    one.press("Escape")  # does nothing if the run is over
+        assert chosen(room) <= {number(one)}
+    assert room.is_hidden(".room-join")
     for lab in (one, other):
+        lab.press("Escape")  # does nothing if the run is over
         lab.finish()
     expect(room.locator("[data-key=running] .value")).to_have_text("0")
     assert room.locator(".squares .square.own").count() == 0
-    room.close()
 
     # A restarted server numbers runs from 0 again: the room of before gave this number, and it is somebody else's now.
-    own.evaluate(
+    room.evaluate(
         "localStorage.setItem('decode-lab-number', `${parseInt(localStorage['decode-lab-number']) + 2} before`)"
     )
-    own.reload()
+    room.reload()
     other.run()
-    assert chosen(own) == set()
+    assert chosen(room) == set()
     other.press("Escape")
-    own.close()
+    room.close()
     another = {"room": "another"}
     one.page.route("**/workshop/join", lambda route: route.fulfill(json=route.fetch().json() | another))
     acts(one.page, "follow")

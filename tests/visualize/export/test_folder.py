@@ -73,15 +73,6 @@ def test_a_folder_that_holds_no_site_is_left_alone_unless_forced(tmp_path: Path,
     assert contents(tmp_path) == before | FILES | {MANIFEST: contents(tmp_path)[MANIFEST]}
 
 
-@pytest.mark.parametrize("place", ["site", "site/below"])
-@pytest.mark.parametrize("to", ["nowhere", "site"])
-def test_a_broken_symlink_is_refused_before_anything_is_created(tmp_path: Path, to: str, place: str) -> None:
-    (tmp_path / "site").symlink_to(tmp_path / to)
-    with pytest.raises(FolderError, match="site is a link that leads nowhere"):
-        check(tmp_path / place)
-    assert os.listdir(tmp_path) == ["site"]
-
-
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("there", ["file for folder", "folder for file", "link for folder", "broken link for folder"])
 def test_paths_in_the_way_are_reported_before_anything_is_changed(tmp_path: Path, there: str, known: bool) -> None:

@@ -24,13 +24,11 @@ from lessons.expressions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_takeaway import contradictory
-from visualize import recorded_results as replays
 from visualize.export import claims, index, lessons, runs
-from visualize.export.folder import EVERY, MANIFEST, write
-from visualize.export.runs import PRESETS, Recording, read_files
+from visualize.export.folder import EVERY, MANIFEST
+from visualize.export.runs import PRESETS, Recording
 from visualize.export.site import QUICK, Terminal, Wanted, make
 from visualize.format_numbers import three
-from visualize.recorded_results import run_files
 from visualize.text import visible
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
@@ -102,31 +100,6 @@ def test_every_page_is_made(site: dict[str, str]) -> None:
     assert set(Wanted().lessons) == set(course())
     assert site["README.md"].startswith("---\ntitle: ")
     assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
-
-
-def test_runs_with_very_long_file_names_get_separate_files(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{'a' * 249}{end}.json" for end in "bc"]
-    for path in paths:
-        Run(script(EngineConfig(), max_tokens=2)).save(path)
-    recordings = read_files(paths, ())
-    assert [recording.title for recording in recordings] == [path.stem for path in paths]
-    assert all(len(recording.name) < 100 for recording in recordings), "room for longer suffixes"
-    write(tmp_path / "site", {f"runs/{recording.name}.json": "" for recording in recordings})
-    assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
-
-
-def test_a_recorded_run_of_the_repository_has_the_title_that_it_has_in_the_lab() -> None:
-    titles = [recording.title for recording in read_files(run_files(), ())]
-    assert titles == list(replays.runs()) != []
-
-
-def test_every_device_has_one_table(tmp_path: Path) -> None:
-    begun, *events = script(EngineConfig(), max_tokens=2)
-    for name, hardware in ("a", "a CPU"), ("b", "a GPU"), ("c", "a CPU"):
-        Run([replace(begun, hardware=hardware), *events]).save(tmp_path / f"{name}.json")
-    listed = index.page(read_files(sorted(tmp_path.iterdir()), ()), [], {}, "").html()
-    assert re.findall("Recorded on ([^.<]+)", listed) == ["a CPU", "a GPU"]
-    assert re.findall(r'href="runs/(\w)\.html"', listed) == ["a", "c", "b"]
 
 
 def test_a_claim_that_cannot_be_checked_has_the_reason_in_its_place() -> None:
@@ -250,16 +223,6 @@ def test_a_file_that_is_no_run_or_contradicts_itself_is_refused_before_models_lo
     for file, says in ((bad, r"bad\.json is not a run's file"), (odd, "contradict each other")):
         with pytest.raises(RunFileError, match=says):
             make(pytest.fail, replace(QUICK, files=(file,)), Terminal(io.StringIO(), 0))
-
-
-def test_what_a_file_says_of_itself_turns_no_other_text_around(tmp_path: Path) -> None:
-    begun, *events = script(EngineConfig(), max_tokens=2)
-    odd = replace(begun, device="c\u202epu", hardware="", sampling=begun.sampling | {"stop": ["\u202e"]})
-    Run([odd, *events]).save(tmp_path / "na\u202eme.json")
-    [one] = read_files([tmp_path / "na\u202eme.json"], ())
-    assert "stop" in one.about
-    assert "\u202e" not in one.title + one.device + one.about
-    assert (one.title, one.device) == (visible("na\u202eme"), visible("c\u202epu"))
 
 
 def test_every_run_of_a_whole_site_can_be_made() -> None:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import re
-import socket
-from types import SimpleNamespace
-
-import psutil
 import pytest
 
 from visualize.jobs.job_queue import JobQueue
@@ -86,61 +80,6 @@ def test_others_are_sent_to_no_address_that_the_server_would_not_answer_to(monke
     assert joining(page, "BCDFG", options.host, names) == f"{page}?join=BCDFG"
     known = (*names, "10.1.2.3")
     assert joining("http://localhost:7860/", "BCDFG", options.host, known) == "http://10.1.2.3:7860/?join=BCDFG"
-
-
-def test_where_no_way_leads_out_of_the_network_an_interface_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a laptop that is a hotspot: no route to other networks, and an address in its own."""
-
-    class NoWay(socket.socket):
-        def connect(self, address: object) -> None:
-            raise OSError(errno.ENETUNREACH, "Network is unreachable")
-
-    def address(text: str) -> SimpleNamespace:
-        return SimpleNamespace(family=socket.AF_INET6 if ":" in text else socket.AF_INET, address=text)
-
-    found = {
-        "lo": [address("127.0.0.1"), address("::1")],
-        "off": [address("10.9.9.9")],
-        "wlan0": [address("169.254.3.4"), address("10.42.0.1"), address("fe80::1%wlan0"), address("fd00::7")],
-    }
-    states = {name: SimpleNamespace(isup=name != "off") for name in found}
-    found = {"pulled out meanwhile": [address("10.8.8.8")]} | found
-    monkeypatch.setattr(access.socket, "socket", NoWay)
-    monkeypatch.setattr(psutil, "net_if_addrs", lambda: found)
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
-    for page in ("http://localhost:7860/", "http://[::]:7860/"):
-        assert joining(page, "BCDFG", "0.0.0.0") == "http://10.42.0.1:7860/?join=BCDFG"
-        assert joining(page, "BCDFG", "::") == "http://[fd00::7]:7860/?join=BCDFG"
-    found["wlan0"] = found["wlan0"][:1]
-    assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://169.254.3.4:7860/?join=BCDFG"
-    found["wlan0"] = [address("fe80::1%wlan0")]
-    for host in ("0.0.0.0", "::"):
-        with pytest.raises(WorkshopAuthError, match="no address"):
-            joining("http://localhost:7860/", "BCDFG", host)
-
-
-def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    address = "http://localhost:7860"
-    monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
-    workshop = Workshop(JobQueue(together=True), "0.0.0.0", "KEY")
-    said = workshop.announcement(address)
-    assert joining(address, workshop.access.code, "0.0.0.0") in said
-    assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in said
-    assert "http://localhost:7860/room#lead=KEY" in said
-    assert [line for line in said.splitlines() if "http" in line and not re.search(r"https?://\S*\w$", line)] == [], (
-        "a full stop after an address would be copied with it"
-    )
-    everywhere = Workshop(JobQueue(together=True), "::", "KEY").announcement("http://[::]:7860/")
-    assert "http://[::1]:7860/room#lead=KEY" in everywhere
-    assert "fewer than 12 characters" in everywhere
-    long = Workshop(JobQueue(together=True), "::", "twelve chars").announcement("http://[::]:7860/")
-    assert "fewer than" not in long
-    assert "twelve chars" not in long, "others may read what is printed"
-    made_up = Workshop(JobQueue(together=True), "::", None)
-    assert "fewer than" not in made_up.announcement("http://[::]:7860/")
-    assert f"http://[::1]:7860/room#lead={made_up.access.key}" in made_up.announcement("http://[::]:7860/")
-    alone = Workshop(JobQueue(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
-    assert "Restart with --host 0.0.0.0" in alone
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ class Controls:
 
 def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     """Lay the controls out. Their values, limits and choices are those of ``form``, with these model ``pairs``."""
-    widgets = Widgets(form.with_options(speculative=drafters(form["pair"].default)))
+    widgets = Widgets(form)  # with all drafters: a request with another is refused
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
     with gr.Column(elem_id="settings"):
         widgets.add("system", "messages")

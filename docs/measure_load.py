@@ -1,4 +1,4 @@
-"""Many clients at one server: ``python -m tests.load``. Prints the figures, and with ``--json FILE`` writes a record.
+"""Many clients at one server: ``python -m docs.measure_load``. With ``--json FILE`` it writes a record.
 
 The server runs in a process of its own with the embedded pair, and the clients in this one, on the same machine. To
 each prompt it has to give the same answer under load as before. Some clients hang up half-way and call again. Arguments

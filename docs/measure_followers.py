@@ -1,4 +1,4 @@
-"""The cost of followers to a workshop's server: ``python -m tests.followers``. Prints a record, and with
+"""The cost of followers to a workshop's server: ``python -m docs.measure_followers``. Prints a record, and with
 ``--json FILE`` writes it.
 
 A presenter moves through a run ten times a second; followers are connections that read what is shown, as a browser

@@ -1,4 +1,4 @@
-"""What watching costs: ``python -m tests.browser.measure``. Prints a table, and with ``--json FILE`` writes it as JSON.
+"""What watching costs: ``python -m docs.measure_watching``. Prints a table, and with ``--json FILE`` writes it as JSON.
 
 The app runs in its own process, a headless Chromium watches it, and both share the machine
 with the engine, as on a laptop. Goals are printed beside the figures; none is a test, because

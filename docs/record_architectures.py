@@ -1,4 +1,4 @@
-"""``python -m tests.models.architectures``: try a tiny random model of every causal architecture of transformers (or of
+"""``python -m docs.record_architectures``: try a tiny random model of every causal architecture of transformers (or of
 those that are named; the record keeps its other rows).
 
 Writes docs/bench/architectures.json, from which ``make docs`` makes docs/architectures.md. One works if it writes what
@@ -28,7 +28,7 @@ from tests.engine.test_recurrent import KINDS
 from tests.engine.test_windows import GEMMA_3N, LATENTS
 from tests.models.test_numerical_check import DECODER, random_model
 
-RECORD = Path(__file__).parents[2] / "docs" / "bench" / "architectures.json"
+RECORD = Path(__file__).parent / "bench" / "architectures.json"
 TOKENS, WINDOW, SECONDS = 40, 9, 90
 MOST = 50_000_000
 """Most parameters of a model that is tried."""
