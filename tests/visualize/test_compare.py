@@ -156,6 +156,24 @@ def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the
     assert reported == ["Identical outputs: both settings wrote the same 30 tokens."]
 
 
+def test_a_comparison_stopped_while_waiting_never_runs() -> None:
+    queue, asked = JobQueue(), []
+
+    class Watched(ScriptedEngine):
+        def stream(self, *args: Any, **options: Any) -> Any:
+            asked.append(args)
+            return super().stream(*args, **options)
+
+    who = object()
+    with queue.turn(who, threading.Event()):
+        task = Comparison(queue, lambda pair: Watched(), CompareInputs(lanes=("cache", "paged")))
+        until(lambda: queue.ahead(task) == 1)
+        task.cancelled.set()
+        assert task.done.wait(10)
+    assert asked == []
+    assert task.record()["progress"] == "Stopped before a run was done."
+
+
 # -- the text --------------------------------------------------------------------------------
 
 
