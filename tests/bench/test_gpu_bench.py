@@ -122,7 +122,7 @@ def test_figures_from_before_a_failure_are_kept_and_the_next_part_runs(tmp_path,
     }
     assert (four["result"]["rows"], "failure" in four) == ([CASE], False)
     assert "  one row failed: ValueError: no such luck" in said
-    assert [one for one in ("123", "illegal memory", " 77\n") if one not in table] == []
+    assert [one for one in ("123", "illegal memory", "  77") if one not in table] == []
 
 
 # -- scripted models -------------------------------------------------------------------------
