@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from lab.engine.engine import Engine
 from lab.measure.throughput import arrivals
 from lab.measure.workload import PlannedRequest, user_requests
 from lab.trace.json_codec import to_dict
+from lessons.experiments.base import whole
+from lessons.experiments.kept import Kept
 from visualize.pages.lessons.figure import RECORDED
 
 STORY = "Once upon a time there was a king"
@@ -57,6 +60,7 @@ def main() -> None:
     shared = EngineConfig(paged=True, block_size=8, num_blocks=32, enable_prefix_caching=True)
     runs["prefixes"] = many(engine, begun, shared, every=3, at_once=3)
     runs["turns"] = conversation(engine.clone(), shared)
+    runs["kept"] = whole(Kept().work(lambda _: engine, threading.Event(), lambda *_: None)).figures
     RECORDED.write_bytes(gzip.compress(json.dumps(runs, separators=(",", ":")).encode(), mtime=0))
 
 

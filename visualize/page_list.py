@@ -15,7 +15,7 @@ laid out."""
 ABOUT = {
     "Lab": "Watch a real LLM engine decode.",
     "Compare": "Up to five configurations on one prompt.",
-    "Lessons": "Nineteen lessons: predict, run, explain.",
+    "Lessons": "Twenty lessons: predict, run, explain.",
     "Instructor": "For those who teach the course.",
     "Pool": "Many requests, one KV pool.",
     "Memory": "How many requests fit: arithmetic, not measured.",

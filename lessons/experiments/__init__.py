@@ -11,6 +11,7 @@ from lessons.experiments.caches import Formats, Models
 from lessons.experiments.counts import Roofs, Turns
 from lessons.experiments.growth_experiments import Growth
 from lessons.experiments.invariance import Company
+from lessons.experiments.kept import Kept
 from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
@@ -30,6 +31,7 @@ class Preset(Part):
     temperatures: Temperatures | None = None
     eight_bits: EightBits | None = None
     company: Company | None = None
+    kept: Kept | None = None
 
     @property
     def experiments(self) -> dict[str, Experiment]:

@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from pydantic import Field, model_validator
 
+from lab.kv_cache.kv_cache import slot_sizes
 from lab.kv_cache.storage import bytes_per_token
 from lab.measure.interval import Interval
 from lab.measure.score import kv_errors
 from lab.measure.workload import write
+from lab.memory.capacity import Deployment, Lengths
+from lab.memory.catalogue import GiB
 from lab.memory.model_memory import known_models
 from lessons.experiments.base import Experiment, Load, Measured, Name, Watch, Work
 
@@ -34,9 +37,14 @@ OF_MODELS = {
     "query_groups": "query heads that share a KV head",
     "parameters": "",
     "weight_bytes": "in bfloat16",
-    "token_bytes": "keys and values of a token in all layers, in bfloat16",
+    "token_bytes": "of what all layers keep of a token: keys and values, or latents, in bfloat16",
     "token_bytes_float32": "in float32",
     "token_bytes_unshared": "in bfloat16, if every query head had a KV head of its own",
+    "kept_bytes": "of a text of ``tokens`` tokens, in bfloat16: without blocks that slid out of a window, with states",
+    "further_bytes": "that each further token of a long text adds",
+    "state_bytes": "of its recurrent layers, in float32",
+    "full_layers": "layers in which a token sees all before it",
+    "window": "positions that a token sees in other layers with attention; 0 without such layers",
 }
 
 
@@ -71,6 +79,7 @@ class Models(Experiment):
     arithmetic = True
 
     which: dict[Name, str] = Field(min_length=1)
+    tokens: int = Field(default=4096, ge=1, le=1_000_000)
 
     @model_validator(mode="before")
     @classmethod
@@ -89,19 +98,31 @@ class Models(Experiment):
 
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         yield
-        return Measured({name: _of_model(key) for name, key in self.which.items()})
+        return Measured({name: _of_model(key, self.tokens) for name, key in self.which.items()})
 
 
-def _of_model(key: str) -> dict[str, Any]:
+def _of_model(key: str, tokens: int) -> dict[str, Any]:
     model = known_models()[key]
-    shape = model.shape
-    own = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": torch.bfloat16}
+    shape, layers = model.shape, model.shape.kv_layers
+    own = {"layers": sum(layers.values()), **slot_sizes(shape), "dtype": torch.bfloat16}
+    text = Deployment(
+        shape=shape,
+        parameters=model.parameters,
+        memory=GiB,
+        lengths=Lengths(tokens, tokens),
+        state_bytes=model.state_bytes,
+    )
     computed = {
         "name": model.name,
         "parameters": model.parameters,
         "weight_bytes": 2 * model.parameters,
-        "token_bytes": bytes_per_token("auto", **own),
+        "token_bytes": text.token_bytes,
         "token_bytes_float32": bytes_per_token("auto", **own | {"dtype": torch.float32}),
         "token_bytes_unshared": bytes_per_token("auto", **own | {"kv_heads": shape.heads}),
+        "kept_bytes": text.sequence_bytes(tokens),
+        "further_bytes": text.token_bytes * layers[None] / sum(layers.values()),
+        "state_bytes": model.state_bytes,
+        "full_layers": layers[None],
+        "window": max(window or 0 for window in layers),
     }
     return {name: computed[name] if name in computed else getattr(shape, name) for name in OF_MODELS}

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from lab import load_engine
 from lessons.experiments.base import Experiment, whole
+from lessons.experiments.caches import Models
 from lessons.experiments.counts import SYSTEM_TOKENS, Roofs, Turns
 from lessons.experiments.invariance import Company, compared
+from lessons.experiments.kept import BLOCK_SIZE, KINDS, Kept
 from lessons.experiments.numerics import EightBits, Temperatures, round_keys
 
 
@@ -103,3 +105,30 @@ def test_a_text_alone_has_the_same_bits_again_and_the_step_in_c_keeps_them_in_co
     assert kept["torch"]["off"] < 1e-4
     if load_engine().computes_by_kernels and load_engine().device == "cpu":
         assert kept["own"]["same_bits"] == kept["rounds"]["same_bits"] == 8
+
+
+def test_kinds_of_layers_keep_what_their_formulas_say() -> None:
+    """In float32, four layers, two KV heads of 16 numbers, a latent of 16 and 4 numbers; a window of two blocks."""
+    kept = found(Kept(tokens=160))
+    key, blocks = 2 * 2 * 16 * 4, 160 // BLOCK_SIZE
+    assert kept.keys() == KINDS.keys()
+    assert kept["full"]["bytes"] == 4 * key * 160
+    assert kept["latent"]["bytes"] == 4 * (16 + 4) * 4 * 160
+    assert kept["window"]["bytes"] == key * 160 + 3 * key * 32
+    assert kept["window"]["blocks"] + kept["window"]["slid_out"] == 4 * blocks
+    assert kept["hybrid"]["bytes"] == key * 160 + kept["hybrid"]["state_bytes"]
+    assert kept["hybrid"]["state_bytes"] >= 3 * 4 * 16 * 16 * 4  # a matrix in each of four heads of three layers
+    assert 0 < kept["hybrid"]["found"] < kept["full"]["found"] == 7 * BLOCK_SIZE
+    for one in kept.values():
+        assert one["lengths"][-1] == one["tokens"] == 160
+        assert one["half_bytes"] == one["bytes_at"][one["lengths"].index(80)]
+
+
+def test_models_keep_the_bytes_of_their_published_configurations() -> None:
+    """DeepSeek V3: 61 layers of 512 + 64 numbers; gpt-oss 120B: 18 of 36 layers with a window of 128."""
+    which = {"deepseek": "deepseek-v3", "oss": "gpt-oss-120b", "qwen": "qwen3.5-27b"}
+    kept = found(Models(which=which, tokens=10_000))
+    assert kept["deepseek"]["kept_bytes"] == 10_000 * 61 * 576 * 2
+    assert kept["oss"]["kept_bytes"] == 18 * (10_000 + 128) * 2 * 8 * 64 * 2
+    assert kept["oss"]["further_bytes"] == 18 * 2 * 8 * 64 * 2
+    assert kept["qwen"]["kept_bytes"] == 10_000 * kept["qwen"]["further_bytes"] + kept["qwen"]["state_bytes"]

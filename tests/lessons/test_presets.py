@@ -17,6 +17,7 @@ from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats
 from lessons.experiments.counts import Turns
 from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.kept import Kept
 from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.runs import Runs
 from lessons.lesson import AnyQuestion, Choice, Curve
@@ -56,6 +57,8 @@ def shortened(experiment: Experiment) -> Experiment:
             return experiment.model_copy(update={"texts": 2, "tokens": 16})
         case EightBits():
             return experiment.model_copy(update={"tokens": 16})
+        case Kept():
+            return experiment.model_copy(update={"tokens": 96})
         case Batches():
             batches = {}
             for name, batch in experiment.settings.items():

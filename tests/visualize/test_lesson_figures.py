@@ -21,6 +21,7 @@ KINDS = {
     "batch": [7, 19],
     "round": [8, 11, 13],
     "verdict": [9, 14, 17],
+    "kept": [20],
 }
 
 
@@ -128,3 +129,12 @@ def test_a_column_of_the_batch_has_the_requests_of_its_step() -> None:
 def test_without_the_recording_there_is_no_figure(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr(figures, "RECORDED", tmp_path / "none")
     assert figure(course()[1]) is None
+
+
+def test_columns_of_kinds_of_layers_are_the_bytes_that_were_counted() -> None:
+    record, [found] = shown(20)
+    most = max(one["bytes"] for one in found.values())
+    for lane, one in zip(record["lanes"], found.values(), strict=True):
+        assert [share * most for share in lane["shares"]] == pytest.approx(one["bytes_at"])
+        assert len(lane["captions"]) == len(record["pictures"])
+    assert [int(re.search(r"\d+", picture["say"])[0]) for picture in record["pictures"]] == found["full"]["lengths"]

@@ -143,3 +143,46 @@ def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> Drawn:
         "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
         "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.15],
     }
+
+
+KEPT = {"full": "solid", "window": "dash", "latent": "dot", "hybrid": "dashdot"}
+KINDS = {
+    "full": "full attention",
+    "window": "sliding window",
+    "latent": "latent attention (MLA)",
+    "hybrid": "recurrent state",
+}
+"""What kinds of layers are called, and above the dashes of their lines."""
+
+
+def kept_figure(dark: bool = False) -> go.Figure:
+    """KiB of a growing text, one line per kind of layers."""
+    lines = [
+        go.Scatter(
+            mode="lines",
+            name=KINDS[kind],
+            line={"color": look(dark).muted if kind == "full" else OWN, "width": 2, "dash": dash},
+            hovertemplate="%{x} tokens: %{y:.0f} KiB, %{customdata} blocks<extra>%{fullData.name}</extra>",
+        )
+        for kind, dash in KEPT.items()
+    ]
+    return blank(
+        lines,
+        dark,
+        margin={"l": 52, "r": 14, "t": 44, "b": 36},
+        showlegend=True,
+        legend=legend(dark),
+        xaxis={"fixedrange": True, "title": axis_title("tokens of the text", dark)},
+        yaxis={"fixedrange": True, "title": axis_title("KiB kept", dark), "rangemode": "tozero"},
+    )
+
+
+def kept_columns(kinds: Mapping[str, Mapping[str, Any]]) -> Drawn:
+    """Each kind's bytes and blocks by the length of the text."""
+    found = [kinds[kind] for kind in KEPT]
+    columns: Columns = [
+        {"x": one["lengths"], "y": [size / 1024 for size in one["bytes_at"]], "customdata": one["blocks_at"]}
+        for one in found
+    ]
+    most = max(max(column["y"]) for column in columns)
+    return columns, {"xaxis.range": [0, found[0]["tokens"]], "yaxis.range": [0, 1.05 * most]}

@@ -1,5 +1,6 @@
 """The site's lessons: measured once; predictions are taken, compared and marked in the browser alone."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,10 @@ from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Nineteen lessons: predict, see a recorded run, explain."
+ABOUT = "Twenty lessons: predict, see a recorded run, explain."
 PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
+TO_LESSON = re.compile(r'<a [^>]*href="lessons\?lesson=(\d+)"[^>]*>(.*?)</a>')
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
     """
     lesson, played = found.lesson, found.played
     data = found.data | {"next": sheet.onwards(lesson, contents, "../claims.html")}
+    hrefs = {str(other["number"]): other["href"] for other in contents}
+    explanation = TO_LESSON.sub(
+        lambda link: f'<a href="{hrefs[link[1]]}">{link[2]}</a>' if link[1] in hrefs else link[2],
+        to_html(found.explanation),
+    )
     return Page(
         path=address(lesson.number),
         under="Lessons",
@@ -94,7 +101,7 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
             "export/lesson.html",
             where=where,
             introduction=to_html(sheet.introduction(lesson)),
-            explanation=to_html(found.explanation),
+            explanation=explanation,
         ),
         scripts=(*CHARTS, "stage", "lesson"),
         data={"recorded": as_line(data), "transcript": recorded(played, lesson.name) if played else ""},

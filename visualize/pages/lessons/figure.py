@@ -2,7 +2,7 @@
 
 A record has ``draws``, the kind of drawing, ``say``, what it shows, and one of these:
 
-    pictures   [{say, ...}], each whole: of "cache", "prefixes", "batch" and "verdict"
+    pictures   [{say, ...}], each whole: of "cache", "prefixes", "batch", "verdict" and "kept"
     frames     of "round" and "table": see ``visualize.reduce.frames``; the latter each with the block ``tables``, too.
                ``first``: the first frame of a round with draft tokens
 """
@@ -34,6 +34,7 @@ from lessons.lesson import Lesson
 from lessons.template import WRITE
 from visualize.charts import verdict_chart
 from visualize.charts.base import looks
+from visualize.charts.lesson_charts import KINDS
 from visualize.recorded_results import DOCS, OPENING
 from visualize.reduce.block_map import BlockMap
 from visualize.reduce.frames import Reducer
@@ -74,12 +75,12 @@ def _drawn(draws: str, *runs: tuple[str, str]) -> Record:
 
 
 @functools.cache
-def _recorded(name: str) -> Run | Steps:
+def _recorded(name: str) -> Run | Steps | Record:
     if name == "opening":
         return Run.load(OPENING)
     found = json.loads(gzip.decompress(RECORDED.read_bytes()))[name]
     if isinstance(found, dict):
-        return Run.of(found)
+        return Run.of(found) if "events" in found else found
     return [[(owner, from_dict(event)) for owner, event in step] for step in found]
 
 
@@ -140,6 +141,28 @@ def _verdict(runs: Mapping[str, Run]) -> Record:
             return {"pictures": verdicts[:VERDICTS]}
         pictures.append(verdicts[0] | {"title": name})
     return {"pictures": pictures}
+
+
+def _kept(runs: Mapping[str, Record]) -> Record:
+    """What models with layers of several kinds keep of a text, block by block: the figures of ``Kept``."""
+    (found,) = runs.values()
+    write = WRITE["bytes"]
+    most = max(one["bytes"] for one in found.values())
+    lanes = [
+        {
+            "name": KINDS[kind],
+            "shares": [size / most for size in one["bytes_at"]],
+            "captions": [f"{write(size)}, {counted(blocks, 'block')}" for size, blocks in zip(*of, strict=True)],
+        }
+        for kind, one in found.items()
+        for of in [(one["bytes_at"], one["blocks_at"])]
+    ]
+    pictures = []
+    for i, length in enumerate(found["full"]["lengths"]):
+        sizes = {KINDS[kind]: write(one["bytes_at"][i]) for kind, one in found.items()}
+        listing = listed([f"{size} with {kind}" for kind, size in sizes.items()])
+        pictures.append({"say": f"After {length} tokens the text keeps {listing}."})
+    return {"lanes": lanes, "pictures": pictures}
 
 
 # -- a batch ---------------------------------------------------------------------------------------
@@ -279,4 +302,5 @@ DRAWN = {
     "table": _table,
     "batch": _batch,
     "prefixes": _prefixes,
+    "kept": _kept,
 }

@@ -29,6 +29,8 @@ KEPT = "decode-lab-course"
 """Where the browser keeps the learner's progress."""
 ENDED = re.compile(r"(?<!\$)\$([^$\n]+)\$([.,;:])")
 """A formula, and the punctuation after it."""
+OTHER = re.compile(r"\]\(0*(\d+)-[\w-]+\.md\)")
+"""The end of a link from one lesson's file to another's."""
 STOPS = 120
 """Places of a slider, one arrow key apart."""
 
@@ -73,7 +75,9 @@ def watched(lesson: Lesson) -> str:
 
 
 def held(text: str) -> str:
-    """Markdown with punctuation moved into the formula before it: after a formula a browser may break the line."""
+    """Markdown with punctuation moved into the formula before it: after a formula a browser may break the line.
+    Links to other lessons' files lead to their pages."""
+    text = OTHER.sub(r"](lessons?lesson=\1)", text)
     return ENDED.sub(r"$\1\\text{\2}$", text)
 
 

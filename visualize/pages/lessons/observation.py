@@ -24,6 +24,7 @@ CHARTS = {
     **{name: theory_charts.CHARTS[name] for name in ("growth", "round", "tokens", "speedup", "positions")},
     "bars": lesson_charts.bars_figure,
     "distances": lesson_charts.distances_figure,
+    "kept": lesson_charts.kept_figure,
     "proposed": overlap_chart.proposed_figure,
     "written": overlap_chart.written_figure,
 }
@@ -38,6 +39,7 @@ TITLES = {
     "positions": "Acceptance by position",
     "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
+    "kept": "Memory kept, by the length of the text",
 }
 SPEED = "Each circle compares two runs of one repeat; each bar is the median of its circles, as in the text."
 """Said about every chart of speeds."""
@@ -105,6 +107,8 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
             return panel | {"overlap": overlap_pictures(measured["rules"].figures["words"])}
         case "distances":
             return panel | {"chart": _drawn(lesson_charts.distances_columns(measured["rules"].figures))}
+        case "kept":
+            return panel | {"chart": _drawn(lesson_charts.kept_columns(measured["kept"].figures))}
         case "growth":
             return panel | {"chart": _drawn(theory_charts.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
