@@ -25,7 +25,7 @@ from lab.models.numerical_check import refuse_disagreement
 from lab.models.support import refuse_unsupported
 from tests import tiny_models
 from tests.engine.test_recurrent import KINDS
-from tests.engine.test_windows import GEMMA_3N, LATENTS
+from tests.engine.test_windows import DECODER_SIZES, GEMMA_3N, LATENTS
 from tests.models.test_numerical_check import DECODER, random_model
 
 RECORD = Path(__file__).parent / "bench" / "architectures.json"
@@ -41,6 +41,7 @@ SHAPES = (
     {"head_dim": 16, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"] * 2},
 )
 """Tried in turn: what one architecture cannot do without, another cannot have."""
+DECODERS = ("bart", "mbart", "pegasus", "marian", "blenderbot", "blenderbot-small", "bigbird_pegasus", "mvp", "plbart")
 HYBRID = {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
 PUBLISHED = {
     **LATENTS,
@@ -56,6 +57,8 @@ PUBLISHED = {
     "bert-generation": DECODER,
     "xmod": DECODER | {"languages": ["en_XX"], "default_language": "en_XX"},
     "sarvam_mla": LATENTS["glm4_moe_lite"],
+    **dict.fromkeys(DECODERS, DECODER_SIZES),
+    "llama4_text": {"attention_chunk_size": WINDOW, "head_dim": 16},
     "codegen": {"rotary_dim": 8},
     "gptj": {"rotary_dim": 8},
     "nemotron_h": {"layer_types": ["linear_attention", "moe", "full_attention", "mlp"]},

@@ -20,6 +20,7 @@ from lab.models.devices import execution_device, gather_hidden_states, is_dispat
 from lab.models.experts import ExpertCounter, Experts, expert_modules, experts_of
 from lab.models.latent_attention import read_latents
 from lab.models.model_shape import ModelShape, first_position, kv_sources, steady_length, windows_of
+from lab.models.own_attention import by_sequence, own_attention
 from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
@@ -105,6 +106,7 @@ class LanguageModel:
         windows: of each layer the positions that a token sees; None: all, 0: it has no attention.
         kv_sources: of layers that read another's keys and values, the other.
         recurrent: its recurrent layers; None: it has none.
+        own_attention: why it keeps its own attention, in a clause; None: it has the lab's.
         other_attention: why kernels for full attention cannot compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
@@ -130,7 +132,8 @@ class LanguageModel:
         self.context_length = steady_length(model.config, shape.context_length)
         self.first_position = first_position(model)
         self.context_length -= self.first_position
-        self.windows = windows_of(model.config)
+        self.own_attention = own_attention(model.config, type(model))
+        self.windows = [None] * self.layers if self.own_attention else windows_of(model.config)
         self.kv_sources = kv_sources(model.config)
         self.other_attention = other_attention(model.config, model)
         self.recurrent = recurrent_layers(model)
@@ -138,7 +141,12 @@ class LanguageModel:
         self.compiled = False
         self.compile_failure: str | None = None
         self.heads: dict[str, StateHead] = {}
-        model.set_attn_implementation(NAME)
+        if self.own_attention:
+            self.notes += (
+                f"{name} keeps its own attention, which {self.own_attention}. A step computes sequence by sequence.",
+            )
+        else:
+            model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
         self.device = execution_device(model)
@@ -243,23 +251,26 @@ class LanguageModel:
             model, tapped = self._tapped(), {"taps": taps}
         if self.expert_counter:
             self.expert_counter.begin()
-        output = model(
-            input_ids=token_ids[None],
-            # Some steps pass int32: the layers would be recompiled for it while a request waits.
-            position_ids=positions[None].long() if self.compiled else positions[None],
-            use_cache=False,
-            logits_to_keep=keep,
-            plan=Sealed(plan) if self.compiled else plan,
-            **tapped,
-        )
+        if self.own_attention:
+            logits = by_sequence(model, self.kv_heads, token_ids, positions, plan, keep)
+        else:
+            logits = model(
+                input_ids=token_ids[None],
+                # Some steps pass int32: the layers would be recompiled for it while a request waits.
+                position_ids=positions[None].long() if self.compiled else positions[None],
+                use_cache=False,
+                logits_to_keep=keep,
+                plan=Sealed(plan) if self.compiled else plan,
+                **tapped,
+            ).logits[0]
         if self.expert_counter:
             self.expert_counter.end()
         if out is not None:
-            own = min(self.vocabulary, output.logits.shape[-1])
-            out[:, :own].copy_(output.logits[0, :, :own])  # in place of the conversion to float32 below
+            own = min(self.vocabulary, logits.shape[-1])
+            out[:, :own].copy_(logits[:, :own])  # in place of the conversion to float32 below
             out[:, own:].fill_(-torch.inf)
             return out
-        logits = output.logits[0].float()
+        logits = logits.float()
         return F.pad(logits, (0, self.padding), value=-torch.inf) if self.padding else logits
 
     @property
@@ -335,8 +346,9 @@ class LanguageModel:
         Raises:
             UnsupportedModelError: see ``layers_of``.
         """
-        if self.recurrent:
-            self.compile_failure = "it has recurrent layers, which are computed sequence by sequence"
+        if self.recurrent or self.own_attention:
+            part = "recurrent layers, which are" if self.recurrent else "its own attention, which is"
+            self.compile_failure = f"it has {part} computed sequence by sequence"
             return
         layers = layers_of(self.model, self.layers)
         for layer in layers:
@@ -386,6 +398,9 @@ class LanguageModel:
 
         The engine cannot run in the meantime.
         """
+        if self.own_attention:
+            yield self.model
+            return
         plugged_in = self.model.config._attn_implementation
         # Torch's attention never shows the scores, which these change.
         scores = self.other_attention and ("softcap" in self.other_attention or "sinks" in self.other_attention)

@@ -19,6 +19,11 @@ WITHOUT_ATTENTION = {"linear_attention", "conv", "mlp", "moe"}
 and layers that look at one position alone."""
 MAX_SIZE = 10**8
 """More than any model has: a configuration may come from anybody."""
+LAYERS = "decoder_layers", "num_hidden_layers"
+LENGTHS = ("max_target_positions", "max_seq_len", "seq_length", "max_position_embeddings")
+"""Names of the most positions that a model was made for."""
+ALIBI_LENGTH = 2048
+"""Those of a model with ALiBi that gives none: BLOOM's."""
 SIZE_NAMES = (
     "hidden_size",
     "intermediate_size",
@@ -75,20 +80,17 @@ class ModelShape:
             UnsupportedModelError: a number is missing, or is one that no model can have.
         """
         text = config.get_text_config(decoder=True)
-        if uses_alibi(text):
-            raise UnsupportedModelError(
-                f"A {text.model_type} model tells positions by a bias in its attention (ALiBi), which is not computed "
-                "here. Choose one that rotates or embeds them, such as Llama, Qwen3 or GPT-2."
-            )
-        if getattr(text, "attn_config", None) is not None:
+        if getattr(text, "attn_config", None) is not None and text.model_type != "mpt":
             raise UnsupportedModelError(
                 f"A {text.model_type} configuration describes its attention in a section of its own, which is not "
                 "read here. Those that give num_attention_heads are, such as Llama's, Qwen3's and Phi's."
             )
-        hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
-        inner = _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden
+        hidden = _read(text, "hidden_size")
+        heads = _read(text, "decoder_attention_heads", "num_attention_heads")
+        names = ("decoder_ffn_dim", "intermediate_size", "ffn_hidden_size", "n_inner")
+        inner = _first(text, *names) or (getattr(text, "expansion_ratio", None) or 4) * hidden
         sizes = {
-            "layers": _read(text, "num_hidden_layers"),
+            "layers": _read(text, *LAYERS),
             "heads": heads,
             "kv_heads": _kv_heads(text, heads),
             "head_dim": getattr(text, "head_dim", None) or hidden // heads,
@@ -97,7 +99,7 @@ class ModelShape:
             if isinstance(inner, list)
             else inner,  # of each layer (Gemma 3n)
             "vocabulary": _read(text, "vocab_size"),
-            "context_length": _read(text, "max_position_embeddings"),
+            "context_length": _longest(text),
         }
         latent = getattr(text, "kv_lora_rank", None)
         if latent is not None:
@@ -148,7 +150,7 @@ def windows_of(config: PreTrainedConfig) -> list[int | None]:
     window, longest = getattr(text, "sliding_window", None), getattr(text, "max_position_embeddings", None)
     if isinstance(window, int) and isinstance(longest, int) and window >= longest:
         window = None
-    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * text.num_hidden_layers
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * _read(text, *LAYERS)
     return [window if kind == "sliding_attention" else 0 if kind in WITHOUT_ATTENTION else None for kind in kinds]
 
 
@@ -224,9 +226,13 @@ def _first(text: PreTrainedConfig, *names: str) -> Any:
     return next((found for name in names if (found := getattr(text, name, None)) is not None), None)
 
 
-def _read(text: PreTrainedConfig, name: str) -> int:
-    found = getattr(text, name, None)
-    _plausible(name, found, MAX_SIZE)
+def _longest(text: PreTrainedConfig) -> int:
+    return ALIBI_LENGTH if uses_alibi(text) and _first(text, *LENGTHS) is None else _read(text, *LENGTHS)
+
+
+def _read(text: PreTrainedConfig, *names: str) -> int:
+    found = _first(text, *names)
+    _plausible(names[-1], found, MAX_SIZE)
     return found
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 from torch import nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lab.errors import UnsupportedModelError
 from lab.models.devices import is_dispatched
-from lab.models.model_shape import WITHOUT_ATTENTION, kv_sources, uses_alibi, windows_of
+from lab.models.model_shape import WITHOUT_ATTENTION, kv_sources, windows_of
+from lab.models.own_attention import own_attention, takes_cache
 from lab.models.quantization import stored_tensors
 from lab.util.messages import listed
 
@@ -47,17 +46,16 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     """
     if other := unsupported_cache(config):
         refuse_decoding(name, other)
-    text = config.get_text_config(decoder=True)
-    if uses_alibi(text):
-        refuse_decoding(name, "its attention adds a bias by distance (ALiBi), which the lab's leaves out")
-    if model_class is not None and not _looks_up_attention(model_class):
-        refuse_decoding(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
+    if model_class is not None and own_attention(config, model_class) and not takes_cache(model_class):
+        refuse_decoding(name, f"{model_class.__name__} of transformers keeps no keys and values from token to token")
 
 
 def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
     """Why kernels for full attention cannot compute a model's, in a sentence; None if they can. Sinks are parameters,
     not configuration, so the ``model`` itself is searched for them."""
     text = config.get_text_config(decoder=True)
+    if own := own_attention(config, model and type(model)):
+        return f"its attention {own}"
     if getattr(text, "kv_lora_rank", None) is not None:
         return "it has latent attention (MLA)"
     softcap = getattr(text, "attn_logit_softcapping", None)
@@ -72,14 +70,6 @@ def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = No
     if kv_sources(config):
         return "some of its layers share the keys and values of others"
     return None
-
-
-def _looks_up_attention(model_class: type[PreTrainedModel]) -> bool:
-    """True if its attention is taken from transformers' registry. Hybrids with recurrent layers do not say so of
-    themselves, because those layers are not in it."""
-    return model_class._supports_attention_backend or hasattr(
-        sys.modules[model_class.__module__], "ALL_ATTENTION_FUNCTIONS"
-    )
 
 
 def unsupported_cache(config: PreTrainedConfig) -> str | None:
@@ -101,9 +91,7 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
         return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
     if kinds and not kinds - WITHOUT_ATTENTION:
         return "none of its layers has attention, so that there is no KV cache"
-    if getattr(text, "attention_chunk_size", None) is not None:
-        return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
-    if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "hybrid"}:
+    if odd := kinds - WITHOUT_ATTENTION - {"full_attention", "sliding_attention", "chunked_attention", "hybrid"}:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
     if getattr(text, "is_heterogeneous", False):
         return "its layers differ in the sizes of their heads"

@@ -1,4 +1,5 @@
-"""Layers with sliding windows, sinks, a softcap or latents decode as in transformers, far past their windows."""
+"""Layers with sliding windows, sinks, a softcap, latents or an attention of their own decode as in transformers, far
+past their windows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests import tiny_models
 from tests.models.test_numerical_check import random_model
 
 WINDOW = 9
-LONG = {"gpt_oss": 200, "gemma2": 120, "deepseek_v3": 200}
+LONG = {"gpt_oss": 200, "gemma2": 120, "deepseek_v3": 200, "bart": 200, "bloom": 200, "falcon": 200, "llama4_text": 200}
 """Tokens of paged runs; others have 40, four windows and more."""
 MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
 LATENT = {
@@ -69,6 +70,18 @@ GEMMA_3N = {
     "pad_token_id": 0,
 }
 """Of which the last layers share the keys and values of others."""
+PLAIN = {"sliding_window": None, "tie_word_embeddings": False}
+DECODER_SIZES = {"decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 96, "init_std": 0.3}
+OWN = {
+    "bart": PLAIN | DECODER_SIZES | {"forced_eos_token_id": None},  # counts its positions
+    "bloom": PLAIN,
+    "mpt": PLAIN,
+    "falcon": PLAIN | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    "llama4_text": PLAIN | {"attention_chunk_size": WINDOW, "head_dim": 16},
+    "diffllama": PLAIN,
+    "jetmoe": PLAIN,
+}
+"""Models that keep their own attention (``lab.models.own_attention``)."""
 KINDS = {
     "mistral": {},
     "ministral": {"layer_types": MIXED, "head_dim": 16},
@@ -83,6 +96,7 @@ KINDS = {
     "gpt_oss": {"layer_types": MIXED, "head_dim": 16},
     "gemma3n_text": GEMMA_3N,
     **LATENTS,
+    **OWN,
 }
 CONFIGS = {
     "no cache": EngineConfig(kv_cache=False),
@@ -201,7 +215,7 @@ def test_a_slot_holds_the_latent_and_the_rotary_key_and_no_value(kv_dtype) -> No
         shape=shape, parameters=9, weights="float32", memory=GiB, lengths=Lengths(1, 1), kv_dtype=kv_dtype
     )
     assert lab.token_bytes(config) == counted.token_bytes == 3 * sum(counted.vector_bytes)
-    bytes_each = {"auto": 4, "int4": 0.5, "int4_per_token_head": 0.5}.get(kv_dtype, 1)
+    bytes_each = {"auto": 4, "int4": 0.5, "int4_per_token_head": 0.5, "turboquant_3bit_nc": 3 / 8}.get(kv_dtype, 1)
     assert counted.vector_bytes.numbers == numbers * bytes_each
     assert run.metrics.kv_used_bytes == counted.token_bytes * (len(run.prompt_token_ids) + 7)
     if kv_dtype == "auto":

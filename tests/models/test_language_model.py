@@ -11,11 +11,10 @@ from transformers import (
     AutoModelForCausalLM,
     BartConfig,
     BertConfig,
-    FalconConfig,
-    Llama4TextConfig,
     LlamaConfig,
     MambaConfig,
     MllamaConfig,
+    OpenAIGPTConfig,
     Phi3Config,
 )
 
@@ -42,7 +41,6 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
         (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
         (BertConfig(**TINY), "encoder"),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
-        (Llama4TextConfig(num_hidden_layers=2), "chunked attention \\(chunk 8192\\)"),
         (LlamaConfig(**TINY, num_kv_shared_layers=1), "share the keys and values of others"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
@@ -52,10 +50,10 @@ def test_models_are_refused_by_their_configuration(config, reason):
         refuse_unsupported(config, "a/model")
 
 
-def test_a_model_whose_attention_cannot_be_replaced_is_refused():
-    falcon = FalconConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
-    with pytest.raises(UnsupportedModelError, match="cannot be replaced"):
-        LanguageModel(AutoModelForCausalLM.from_config(falcon), "a/model")
+def test_a_model_that_transformers_gives_no_cache_is_refused():
+    gpt = OpenAIGPTConfig(vocab_size=50, n_embd=16, n_layer=1, n_head=2)
+    with pytest.raises(UnsupportedModelError, match="no keys and values from token to token"):
+        LanguageModel(AutoModelForCausalLM.from_config(gpt), "a/model")
 
 
 @pytest.mark.parametrize(("window", "full"), [(64, True), (63, False)])
@@ -147,8 +145,8 @@ def test_another_tokenizer_is_refused():
 
 
 def test_a_cache_of_another_kind_is_refused_before_weights_are_read(tmp_path):
-    Llama4TextConfig(num_hidden_layers=2).save_pretrained(tmp_path)  # no weights at all
-    with pytest.raises(UnsupportedModelError, match="chunked"):
+    MambaConfig(num_hidden_layers=2).save_pretrained(tmp_path)  # no weights at all
+    with pytest.raises(UnsupportedModelError, match="recurrent"):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 

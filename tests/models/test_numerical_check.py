@@ -25,9 +25,8 @@ TAKEN = [
 DECODER = {"is_decoder": True, "pad_token_id": 1}
 """Of encoders, which transformers makes causal so."""
 REFUSED = {
-    "diffllama": "% off",  # two attentions per layer on the same keys
     "hrm_text": "do not say",  # runs its layers more than once
-    "jetmoe": "cannot be computed",  # repeats keys and values before its attention
+    "longcat_flash": "cannot be computed",  # has two attentions per layer
 }
 SIZES = {
     "vocab_size": tiny_models.VOCABULARY,
@@ -106,8 +105,8 @@ def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason):
 
 
 def test_a_model_from_a_folder_is_checked_before_it_is_accepted(tmp_path):
-    random_model("diffllama").save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM"):
+    random_model("hrm_text").save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="HrmTextForCausalLM"):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 

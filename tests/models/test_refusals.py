@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BloomConfig, FalconConfig, MptConfig, T5Config
+from transformers import T5Config
 
 from lab import LabError, SamplingParams, load_engine
 from lab.memory.model_memory import find_model
@@ -61,9 +61,10 @@ def quantised(method: str) -> Change:
     return change
 
 
-def diffllama(where: Path) -> None:
+def minimax(where: Path) -> None:
     (where / WEIGHTS).unlink()
-    random_model("diffllama").save_pretrained(where)
+    kinds = ["linear_attention", "full_attention", "linear_attention"]
+    random_model("minimax", layer_types=kinds).save_pretrained(where)
 
 
 EMBEDDING, HEAD, UP = "model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.up_proj.weight"
@@ -72,11 +73,8 @@ TABLE: dict[str, tuple[Change, dict[str, str], str, str]] = {  # what is changed
     "adapter": (adapter, {}, f"is an adapter (LoRA) for {BASE}", "merge_and_unload()"),
     "GGUF": (gguf, {}, "is in GGUF, which llama.cpp reads", "the model that it was made from"),
     "nvfp4": (quantised("nvfp4"), {}, "weights are quantised (nvfp4)", "unquantised weights"),
-    "bloom": (configured(BloomConfig(hidden_size=48, n_head=4)), {}, "ALiBi", "models work"),
-    "mpt": (configured(MptConfig(d_model=48, n_heads=4)), {}, "ALiBi", "models work"),
-    "falcon": (configured(FalconConfig(alibi=True)), {}, "ALiBi", "models work"),
     "t5": (configured(T5Config()), {}, "encoder-decoder", "models work"),
-    "diffllama": (diffllama, {}, "% off", "models work"),
+    "minimax": (minimax, {}, "% off", "models work"),
     "NaN in the table": (weights(EMBEDDING, lambda it: it[5].fill_(torch.nan)), {}, f"{EMBEDDING}' holds NaN", "copy"),
     "NaN in the head": (weights(HEAD, lambda it: it.fill_(torch.nan)), {}, f"{HEAD}' holds NaN", "another copy"),
     "NaN in half": (weights(HEAD, lambda it: it.fill_(torch.nan)), HALF, f"{HEAD}' holds NaN", "another copy"),
@@ -96,7 +94,7 @@ def test_a_refusal_has_the_reason_and_the_nearest_thing_that_works(folder, chang
     assert advice in message.partition(reason)[2]
     assert "\n" not in message
     assert len(re.findall(r"[.)](?= [A-Z]|$)", re.sub(r"\([^()]*\)$", "", message.strip()))) <= 2, message
-    assert not re.search(r"(Falcon|Bloom|MPT|DiffLlama|Granite)[^.]* work", message)
+    assert not re.search(r"(MiniMax|Granite)[^.]* work", message)
     assert "stock_attention" not in message
     if "dtype=" in advice:
         load_engine(where, device="cpu", dtype="bfloat16")
@@ -106,12 +104,12 @@ def test_every_model_that_a_refusal_names_is_one_that_the_tests_decode_with() ->
     assert set(WORKING.values()) <= {*TAKEN, *KINDS, *RECURRENT_KINDS}
 
 
-def test_other_readers_name_adapters_gguf_and_alibi_too(folder, tmp_path) -> None:
+def test_other_readers_name_adapters_and_gguf_too(folder, tmp_path) -> None:
     file = tmp_path / "model.GGUF"
     file.write_bytes(b"GGUF")
     with pytest.raises(LabError, match=r"model\.GGUF' is in GGUF"):
         load_engine(file, device="cpu")
-    for name in ("adapter", "GGUF", "bloom", "mpt"):
+    for name in ("adapter", "GGUF"):
         where = folder()
         TABLE[name][0](where)
         with pytest.raises(LabError, match=re.escape(TABLE[name][2])):

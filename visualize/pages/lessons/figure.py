@@ -260,7 +260,7 @@ def _prefixes(runs: Mapping[str, Steps]) -> Record:
 
 
 def _found(step: Sequence[tuple[int, Event]], lengths: Mapping[int, int], size: int) -> Iterator[str]:
-    """What each request of a step has found, or leaves."""
+    """The blocks that each request of a step has found, or leaves."""
     for owner, event in step:
         if isinstance(event, Admitted):
             found, length = event.cached_tokens, lengths[owner]
