@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from lab.errors import ConfigError
 
-KVFormat = Literal["auto", "int8", "int4", "fp8", "fp8_per_token_head", "int4_per_token_head"]
+KVFormat = Literal["auto", "int8", "int4", "fp8", "fp8_per_token_head", "int4_per_token_head", "turboquant_3bit_nc"]
 RejectionSampleMethod = Literal["standard", "block", "typical"]
 EMBEDDED_TARGET = "stories"
 """Name of the target that comes with the lab."""

@@ -140,6 +140,7 @@ KV_DTYPES = {
     "fp8": "FP8",
     "fp8_per_token_head": "FP8 scaled",
     "int4_per_token_head": "INT4 rotated",
+    "turboquant_3bit_nc": "TurboQuant",
 }
 DRAFTERS = {
     "off": "Off",

@@ -1,29 +1,48 @@
 """The Memory page's inputs, and the deployment that they describe."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lab.memory.capacity import MAX_LENGTH, Deployment, Lengths
 from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.model_memory import ModelInfo, known_models
-from visualize.url_settings import form_of
+from lab.settings import SETTINGS, Setting
+from visualize.url_settings import Form
 
 OTHER = "other"
 WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"}
 """``Deployment.weights`` in words."""
 
-_MODELS = {key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"}
-_GPUS = {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
-_LENGTHS = {"bounds": (1, MAX_LENGTH)}
-FORM = form_of(
-    "memory",
-    {
-        "model": {"options": _MODELS},
-        "weights": {"options": WEIGHTS},
-        "gpu": {"options": _GPUS | {OTHER: "Another"}},
-        "mean": _LENGTHS,
-        "longest": _LENGTHS,
-    },
+FORM = Form(
+    (
+        Setting(
+            "model",
+            "Model",
+            options={key: model.name for key, model in known_models().items()} | {OTHER: "Another, from the hub"},
+            default="llama-3.1-8b",
+            listed=True,
+        ),
+        Setting(
+            "hub", "Hub id", "Only its config.json is fetched. Press Enter.", default="", most_characters=200, hide=True
+        ),
+        Setting("weights", "Weights", options=WEIGHTS, default="bfloat16"),
+        replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        Setting(
+            "gpu",
+            "GPU",
+            options={key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
+            | {OTHER: "Another"},
+            default="h100-80-gb",
+            listed=True,
+        ),
+        Setting("memory", "Memory, GiB", default=80.0, bounds=(0.1, 100_000), step=None, hide=True),
+        Setting("set_aside", "Reserved, %", "For activations, driver.", default=10, bounds=(0, 90)),
+        Setting("mean", "Mean length", "Tokens: prompt and output.", default=500, bounds=(1, MAX_LENGTH), step=None),
+        Setting("longest", "Longest", "Contiguous reserves it.", default=4096, bounds=(1, MAX_LENGTH), step=None),
+        Setting("batch", "Sequences in a batch", default=32, bounds=(1, 1_000_000), step=None),
+        replace(SETTINGS["block_size"], help="", options={size: str(size) for size in (1, 8, 16, 32, 128)}),
+    )
 )
 
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from lab.config import EngineConfig, gamma_table
 from lab.errors import LabError
 from lab.measure.workload import PlannedRequest, user_requests
-from lab.settings import DRAFTERS, unmet
+from lab.settings import DRAFTERS, SETTINGS, Setting, unmet
 from visualize.pages.pool.pool_metrics import PoolWorkload
 from visualize.run_settings import FORM as LAB
 from visualize.run_settings import bounded, fields_of
-from visualize.url_settings import form_of
+from visualize.url_settings import Form
 
 SYSTEM = (
     "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
@@ -22,8 +22,66 @@ SYSTEM = (
     "the old days. She told them slowly, and always in the same words, and this is one of them."
 )
 
-_DRAFTERS = {name: DRAFTERS[name] for name in ("off", "draft", "ngram")}
-FORM = form_of("pool", {"speculative": {"options": _DRAFTERS}, "system": {"default": SYSTEM}})
+FORM = Form(
+    (
+        Setting("sequences", "Sequences", default=30, bounds=(1, 32)),
+        Setting(
+            "continuations",
+            "Samples per prompt (n)",
+            "If paged, they share the prompt's blocks.",
+            {count: str(count) for count in (1, 2, 4, 8)},
+            default=1,
+        ),
+        Setting("every", "Arrivals", "Steps between arrivals; 0: all at once.", default=2, bounds=(0, 32)),
+        Setting(
+            "lengths",
+            "Output lengths",
+            "Paragraph: generation stops at the end of the paragraph.",
+            {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "Paragraph"},
+            default="tailed",
+        ),
+        Setting("tokens", "Tokens", "Their median; some write four times as many.", default=32, bounds=(8, 256)),
+        Setting(
+            "shared",
+            "Shared system prompt",
+            "Which prompts begin with it.",
+            {0: "None", 1: "All", 4: "Every 4th"},
+            default=1,
+        ),
+        replace(SETTINGS["paged"], default=True),
+        replace(SETTINGS["enable_prefix_caching"], default=True),
+        SETTINGS["eviction"],
+        replace(SETTINGS["num_blocks"], help="", default=192, bounds=(8, 1024), step=1, may_be_empty=False, vllm=""),
+        replace(SETTINGS["block_size"], options={size: str(size) for size in (4, 8, 16, 32)}),
+        Setting(
+            "max_num_seqs",
+            "Max at once",
+            "Sequences in a step; the others wait. vLLM: max_num_seqs.",
+            default=16,
+            bounds=(1, 32),
+        ),
+        replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        replace(
+            SETTINGS["speculative"],
+            options={name: DRAFTERS[name] for name in ("off", "draft", "ngram")},
+            help="",
+            about={},
+            vllm="",
+        ),
+        SETTINGS["num_speculative_tokens"],
+        replace(SETTINGS["num_speculative_tokens_per_batch_size"], vllm=""),
+        replace(SETTINGS["temperature"], default=0.8),
+        replace(SETTINGS["seed"], help="The first sequence's; the others count up.", default=7, may_be_empty=False),
+        replace(
+            SETTINGS["prompt"],
+            name="system",
+            label="System prompt",
+            help="The beginning of these prompts.",
+            default=SYSTEM,
+            max_lines=6,
+        ),
+    )
+)
 COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences arrive."""
 

@@ -6,11 +6,8 @@ name that is no setting of this page nor of another: links of one page lead to o
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import make_dataclass, replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -86,31 +83,6 @@ class Form:
         for name, one in self.settings.items():
             if one.bounds and not (values[name] is None and one.may_be_empty) and not _fits(one, values[name]):
                 raise ConfigError(f"{one.title} must be {one.range}.")
-
-
-_FORMS = tomllib.loads(Path(__file__).with_name("forms.toml").read_text("utf-8"))
-_AS = {"options": dict, "bounds": tuple, "needs": tuple}
-
-
-def form_of(page: str, computed: Mapping[str, Mapping[str, Any]] = MappingProxyType({}), **others: Form) -> Form:
-    """The form of a page as ``forms.toml`` has it.
-
-    Args:
-        computed: by setting, fields that are worked out.
-        others: forms from which settings are taken, by the names that they have there.
-    """
-    return Form(_setting(given, computed.get(given["name"], {}), others) for given in _FORMS[page])
-
-
-def _setting(given: Mapping[str, Any], computed: Mapping[str, Any], others: Mapping[str, Form]) -> Setting:
-    fields = {name: None if value == "none" else _AS.get(name, _same)(value) for name, value in given.items()}
-    form, _, like = fields.pop("like", "").rpartition(":")
-    known = others[form].settings if form else SETTINGS
-    return replace(known[like], **fields | computed) if like else Setting(**fields | computed)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def as_text(value: Any) -> str:

@@ -160,7 +160,7 @@ def refuse_odd(head_dim: int) -> None:
     """Raises ConfigError: numbers of half a byte leave one over."""
     if head_dim % 2:
         raise ConfigError(
-            f"kv_dtype='int4' packs two numbers to a byte, and this model's heads have {head_dim}, an odd number. "
+            f"A kv_dtype of INT4 packs two numbers to a byte, and this model's heads have {head_dim}, an odd number. "
             "Use 'int8' or 'auto'."
         )
 

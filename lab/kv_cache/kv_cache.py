@@ -51,7 +51,7 @@ def num_kv_layers(model: CachedModel) -> int:
 
 
 def slot_sizes(model: object) -> dict[str, int]:
-    """What decides about the bytes of a slot of one layer, besides its dtype and format."""
+    """The sizes that decide about the bytes of a slot of one layer, besides its dtype and format."""
     return {name: getattr(model, name) for name in ("kv_heads", "head_dim", "kv_vectors")}
 
 

@@ -19,7 +19,7 @@ class FullAttentionSpec:
     """Layers in which a token sees all before it."""
 
     def num_skipped(self, computed: int) -> int:
-        """How many of ``computed`` tokens no later one sees."""
+        """The number of ``computed`` tokens that no later one sees."""
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Whether one of torch's back ends of attention runs here."""
+"""Refuses a back end of torch's attention that does not run here."""
 
 from __future__ import annotations
 

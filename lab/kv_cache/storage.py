@@ -11,6 +11,7 @@ from lab.kv_cache.float8 import Float8HeadLayer, Float8Layer
 from lab.kv_cache.formats import Int4Layer, Int8Layer, PlainLayer, QuantisedLayer
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.rotated import RotatedInt4Layer
+from lab.kv_cache.turboquant import TurboQuantLayer
 
 LayerStorage = PlainLayer | QuantisedLayer
 FORMATS: dict[KVFormat, type[LayerStorage]] = {
@@ -20,6 +21,7 @@ FORMATS: dict[KVFormat, type[LayerStorage]] = {
     "fp8": Float8Layer,
     "fp8_per_token_head": Float8HeadLayer,
     "int4_per_token_head": RotatedInt4Layer,
+    "turboquant_3bit_nc": TurboQuantLayer,
 }
 KERNEL_FORMATS: tuple[KVFormat, ...] = ("auto", "int8", "int4")
 """What the kernels in C and of Triton read and write (``parts``). Torch computes the others."""

@@ -117,7 +117,7 @@ def refuse_other_than_hub_id(where: str) -> None:
 
 
 def kept_by_layers(model: ModelInfo, size: Callable[[int], str]) -> Iterator[str]:
-    """What other layers than those with full attention keep, in sentences. ``size`` formats bytes for display."""
+    """Sentences on what other layers than those with full attention keep. ``size`` formats bytes for display."""
     windows, layers = model.shape.kv_layers, model.shape.layers
     for window in filter(None, windows):
         yield (

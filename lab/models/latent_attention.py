@@ -40,7 +40,7 @@ def _over_latents(kind: type[nn.Module], names: tuple[str, ...]) -> type[nn.Modu
         return torch.cat((nope @ _weights(self)[:, : self.qk_nope_head_dim], rotary), dim=-1)
 
     def values(self: nn.Module, found: torch.Tensor) -> torch.Tensor:
-        """What attention found, [N, heads, rank + rope] -> [N, heads, v_head_dim]."""
+        """The outputs of attention over latents, [N, heads, rank + rope] -> [N, heads, v_head_dim]."""
         latent = found[..., : self.kv_lora_rank].transpose(0, 1)
         return (latent @ _weights(self)[:, self.qk_nope_head_dim :].transpose(1, 2)).transpose(0, 1)
 

@@ -118,7 +118,7 @@ def _of_model(key: str, tokens: int) -> dict[str, Any]:
         "weight_bytes": 2 * model.parameters,
         "token_bytes": text.token_bytes,
         "token_bytes_float32": bytes_per_token("auto", **own | {"dtype": torch.float32}),
-        "token_bytes_unshared": bytes_per_token("auto", **own | {"kv_heads": shape.heads}),
+        "token_bytes_unshared": own["layers"] * shape.heads * shape.head_numbers * 2,
         "kept_bytes": text.sequence_bytes(tokens),
         "further_bytes": text.token_bytes * layers[None] / sum(layers.values()),
         "state_bytes": model.state_bytes,

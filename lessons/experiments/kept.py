@@ -55,7 +55,7 @@ WINDOWED = {
 }
 LATENT = {
     "num_key_value_heads": 4,
-    "kv_lora_rank": 16,
+    "kv_lora_rank": 8,
     "q_lora_rank": None,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 4,
@@ -66,8 +66,8 @@ LATENT = {
 DELTA = {
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
 }
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "full": ("llama", {}),

@@ -124,10 +124,10 @@ def test_stock_attention_restores_generate():
     assert output[0, ids.shape[1] :].tolist() == reference("llama")[:20]
 
 
-@pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_per_token_head", "int4_per_token_head"])
+@pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_per_token_head", "int4_per_token_head", "turboquant_3bit_nc"])
 def test_the_formats_of_torch_write_the_same_in_every_setting(kv_dtype):
     """In float64, as above: blocks, found prefixes and drafts change no token."""
-    lab = tiny_models.engine("llama", "good")
+    lab = tiny_models.engine("qwen3", "good")
     lab.target.model.double()
     lab.draft.model.double()
     plain = EngineConfig(kv_dtype=kv_dtype)

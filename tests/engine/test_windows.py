@@ -230,7 +230,7 @@ def test_a_slot_holds_the_latent_and_the_rotary_key_and_no_value(kv_dtype) -> No
         shape=shape, parameters=9, weights="float32", memory=GiB, lengths=Lengths(1, 1), kv_dtype=kv_dtype
     )
     assert lab.token_bytes(config) == counted.token_bytes == 3 * sum(counted.vector_bytes)
-    bytes_each = {"auto": 4, "int4": 0.5, "int4_per_token_head": 0.5}.get(kv_dtype, 1)
+    bytes_each = {"auto": 4, "int4": 0.5, "int4_per_token_head": 0.5, "turboquant_3bit_nc": 3 / 8}.get(kv_dtype, 1)
     assert counted.vector_bytes.numbers == numbers * bytes_each
     assert run.metrics.kv_used_bytes == counted.token_bytes * (len(run.prompt_token_ids) + 7)
     if kv_dtype == "auto":

@@ -108,16 +108,16 @@ def test_a_text_alone_has_the_same_bits_again_and_the_step_in_c_keeps_them_in_co
 
 
 def test_kinds_of_layers_keep_what_their_formulas_say() -> None:
-    """In float32, four layers, two KV heads of 16 numbers, a latent of 16 and 4 numbers; a window of two blocks."""
+    """In float32, four layers, two KV heads of 16 numbers, a latent of 8 and 4 numbers; a window of two blocks."""
     kept = found(Kept(tokens=160))
     key, blocks = 2 * 2 * 16 * 4, 160 // BLOCK_SIZE
     assert kept.keys() == KINDS.keys()
     assert kept["full"]["bytes"] == 4 * key * 160
-    assert kept["latent"]["bytes"] == 4 * (16 + 4) * 4 * 160
+    assert kept["latent"]["bytes"] == 4 * (8 + 4) * 4 * 160
     assert kept["window"]["bytes"] == key * 160 + 3 * key * 32
     assert kept["window"]["blocks"] + kept["window"]["slid_out"] == 4 * blocks
     assert kept["hybrid"]["bytes"] == key * 160 + kept["hybrid"]["state_bytes"]
-    assert kept["hybrid"]["state_bytes"] >= 3 * 4 * 16 * 16 * 4  # a matrix in each of four heads of three layers
+    assert kept["hybrid"]["state_bytes"] >= 3 * 4 * 32 * 32 * 4  # a matrix in each of four heads of three layers
     assert 0 < kept["hybrid"]["found"] < kept["full"]["found"] == 7 * BLOCK_SIZE
     for one in kept.values():
         assert one["lengths"][-1] == one["tokens"] == 160
@@ -129,6 +129,7 @@ def test_models_keep_the_bytes_of_their_published_configurations() -> None:
     which = {"deepseek": "deepseek-v3", "oss": "gpt-oss-120b", "qwen": "qwen3.5-27b"}
     kept = found(Models(which=which, tokens=10_000))
     assert kept["deepseek"]["kept_bytes"] == 10_000 * 61 * 576 * 2
+    assert kept["deepseek"]["token_bytes_unshared"] == 61 * 128 * (128 + 64 + 128) * 2
     assert kept["oss"]["kept_bytes"] == 18 * (10_000 + 128) * 2 * 8 * 64 * 2
     assert kept["oss"]["further_bytes"] == 18 * 2 * 8 * 64 * 2
     assert kept["qwen"]["kept_bytes"] == 10_000 * kept["qwen"]["further_bytes"] + kept["qwen"]["state_bytes"]

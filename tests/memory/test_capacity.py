@@ -78,6 +78,7 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama(kv_dtype="fp8").token_bytes == 32 * 8 * 2 * 128
     assert llama(kv_dtype="fp8_per_token_head").token_bytes == 32 * 8 * 2 * (128 + 4)
     assert llama(kv_dtype="int4_per_token_head").token_bytes == 32 * 8 * 2 * (64 + 2 * 2)
+    assert llama(kv_dtype="turboquant_3bit_nc").token_bytes == 32 * 8 * 2 * (48 + 2)
     assert llama(weights="float32").token_bytes == 2 * 131_072
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496

@@ -241,9 +241,8 @@ def test_the_lines_are_bytes_by_length_and_the_bars_sequences_that_fit() -> None
     assert line["y"] == int8["y"]
     assert native["y"][-1] > int8["y"][-1] > int4["y"][-1] > 0
     scaled, _ = memory.length_columns(replace(chosen, kv_dtype="fp8_per_token_head"), others)
-    assert [one["text"][-1].strip() for one in scaled[1:-1]] == ["Auto", "", "INT4", "", "FP8 scaled", ""], (
-        "no name on another"
-    )
+    names = [one["text"][-1].strip() for one in scaled[1:-1]]
+    assert names == ["Auto", "", "INT4", "", "FP8 scaled", "", "TurboQuant"], "no name on another"
     assert marks == {"x": [1000, 8192], "y": [1000 / 8192 * int8["y"][-1], int8["y"][-1]], "text": ["mean", ""]}
     columns, _ = memory.fit_columns(chosen, others)
     for policy, column in zip(POLICIES, columns, strict=True):

@@ -23,6 +23,7 @@ DASHES = {
     "fp8": "longdash",
     "fp8_per_token_head": "dashdot",
     "int4_per_token_head": "longdashdot",
+    "turboquant_3bit_nc": "8px 2px",
 }
 PARTS = ("weights", "set_aside", "tokens", "vain", "unused")
 """Of ``MemorySplit``, as they are stacked."""

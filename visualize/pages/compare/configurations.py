@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams, parse_config
@@ -9,11 +10,12 @@ from lab.errors import ConfigError
 from lab.measure.comparison import MAX_CONFIGS, MIN_CONFIGS
 from lab.models.devices import has_gpu
 from lab.registry import EMBEDDED, Pair
+from lab.settings import SETTINGS, Setting
 from visualize.options import borrows_a_gpu
 from visualize.run_settings import FORM as LAB
 from visualize.run_settings import fields_of
 from visualize.text import visible
-from visualize.url_settings import Form, form_of
+from visualize.url_settings import Form
 
 HAS_GPU = has_gpu() and not borrows_a_gpu(os.environ)
 """Whether settings are compared on a GPU: what a ZeroGPU Space lends is for single runs."""
@@ -65,12 +67,34 @@ MAX_OWN = 600
 """Most characters of the settings written by hand."""
 CARE = {"Quick": 3, "Careful": 9}
 """Modes of measurement: repeats of each setting."""
-_LANES = {
-    "label": f"Settings, {MIN_CONFIGS} to {MAX_CONFIGS}",
-    "options": {key: label for key, (label, _) in LANES.items()},
-    "default": presets()["ladder"][1],
-}
-FORM = form_of("compare", {"lanes": _LANES}, lab=LAB)
+FORM = Form(
+    (
+        replace(LAB["prompt"], default="The king's youngest daughter went down to the well, and there she saw"),
+        Setting(
+            "lanes",
+            f"Settings, {MIN_CONFIGS} to {MAX_CONFIGS}",
+            "γ: draft tokens per round. The others are compared with the first.",
+            {key: label for key, (label, _) in LANES.items()},
+            default=presets()["ladder"][1],
+        ),
+        Setting(
+            "own",
+            "One setting per line",
+            "Like kv_dtype=int8, speculative=ngram; with a name: Mine: paged=true",
+            default="",
+            most_characters=MAX_OWN,
+            lines=2,
+            max_lines=4,
+        ),
+        LAB["pair"],
+        Setting("repeats", "Repeats", "Runs of each setting, in changing order.", default=CARE["Quick"], bounds=(1, 9)),
+        replace(SETTINGS["max_tokens"], label="Tokens", help="Each run writes this many.", default=96, bounds=(2, 500)),
+        SETTINGS["temperature"],
+        SETTINGS["top_k"],
+        SETTINGS["top_p"],
+        replace(SETTINGS["seed"], help="", default=7, may_be_empty=False),
+    )
+)
 
 
 class CompareInputs(FORM.values_class("CompareValues")):

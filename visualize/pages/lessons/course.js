@@ -1,7 +1,7 @@
 // The list of lessons with their completed stages, and the progress that the browser stores:
 // {format, lessons: {number: ``Learner.kept`` of visualize/pages/lessons/learner.py}}.
 
-import { download, foldWhenNarrow, make, relist, store, stored, within } from "../../static/dom.js";
+import { download, foldWhenNarrow, make, narrow, relist, store, stored, within } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
 
 export function mount(element, gradio, setup) {
@@ -56,6 +56,7 @@ export function mount(element, gradio, setup) {
 
   function read(record) {
     if (!record) return;
+    const first = !number;
     number = record.number;
     if (record.keep) {
       const lessons = load(); // again: another tab may have kept something
@@ -65,6 +66,7 @@ export function mount(element, gradio, setup) {
       if (record.runs !== undefined) saveRuns(record.runs);
     }
     draw();
+    if (first && !narrow.matches) $("[aria-current]").scrollIntoView({ block: "nearest" });
   }
 
   /** What to keep of a lesson that went on in two tabs: the last run, and everything that is about it. */

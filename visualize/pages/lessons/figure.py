@@ -152,16 +152,17 @@ def _kept(runs: Mapping[str, Record]) -> Record:
         {
             "name": KINDS[kind],
             "shares": [size / most for size in one["bytes_at"]],
-            "captions": [f"{write(size)}, {counted(blocks, 'block')}" for size, blocks in zip(*of, strict=True)],
+            "captions": [
+                f"{write(size)}: {counted(blocks, 'block')}{' and a state' if one['state_bytes'] else ''}"
+                for size, blocks in zip(one["bytes_at"], one["blocks_at"], strict=True)
+            ],
         }
         for kind, one in found.items()
-        for of in [(one["bytes_at"], one["blocks_at"])]
     ]
     pictures = []
     for i, length in enumerate(found["full"]["lengths"]):
-        sizes = {KINDS[kind]: write(one["bytes_at"][i]) for kind, one in found.items()}
-        listing = listed([f"{size} with {kind}" for kind, size in sizes.items()])
-        pictures.append({"say": f"After {length} tokens the text keeps {listing}."})
+        sizes = listed([f"{KINDS[kind]} {write(one['bytes_at'][i])}" for kind, one in found.items()])
+        pictures.append({"say": f"After {length} tokens: {sizes}."})
     return {"lanes": lanes, "pictures": pictures}
 
 
@@ -259,7 +260,7 @@ def _prefixes(runs: Mapping[str, Steps]) -> Record:
 
 
 def _found(step: Sequence[tuple[int, Event]], lengths: Mapping[int, int], size: int) -> Iterator[str]:
-    """What each request of a step has found, or leaves."""
+    """The blocks that each request of a step has found, or leaves."""
     for owner, event in step:
         if isinstance(event, Admitted):
             found, length = event.cached_tokens, lengths[owner]

@@ -99,7 +99,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     tried.submit(actions.change, [at, learner, careful], [learner, progress, tried], **REPEATED)
     answered.submit(actions.check, [at, learner], [learner, progress, answered], **REPEATED)
     halt.click(actions.stop, queue=False, **REPEATED)
-    everything = [at, introduction, drawn, *shown, observed, player]
+    everything = [at, introduction, drawn, careful, *shown, observed, player]
     ready(pages.load(actions.opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
     pages.unload(actions.leave)
 
@@ -124,6 +124,7 @@ class _Actions:
             number,
             sheet.introduction(lesson),
             as_line(figure(lesson)),
+            gr.update(visible=lesson.front.preset.careful() != lesson.front.preset),
             *_shown(lesson, learner, keep=False),
             *look,
         ]

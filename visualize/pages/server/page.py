@@ -2,12 +2,14 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
 from lab.config import SamplingParams
 from lab.errors import LabError, PromptError
+from lab.settings import SETTINGS
 from lab.vllm.client import Server
 from visualize import page_header as header
 from visualize.charts import server_charts as figures
@@ -19,9 +21,23 @@ from visualize.pages.server.remote_run import Prompts, ServerWatch
 from visualize.reduce.metric_cards import LABELS
 from visualize.run_settings import bounded
 from visualize.text import as_line, visible, visible_lines
-from visualize.url_settings import form_of
+from visualize.url_settings import Form
 
-FORM = form_of("server")
+FORM = Form(
+    (
+        replace(
+            SETTINGS["prompt"],
+            help="Sent to the server unchanged.",
+            default="Once upon a time",
+            most_characters=8000,
+            lines=8,
+            max_lines=14,
+        ),
+        replace(SETTINGS["max_tokens"], help="The answer ends after this many at most.", bounds=(1, 512)),
+        SETTINGS["temperature"],
+        replace(SETTINGS["seed"], help="Empty: no seed is sent."),
+    )
+)
 
 
 def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
