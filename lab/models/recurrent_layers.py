@@ -178,7 +178,7 @@ def _restarts(kind: type[nn.Module]) -> bool:
 
 
 def _names(kind: type[nn.Module]) -> set[str]:
-    """What a class's methods read and call."""
+    """The names that a class's methods read and call."""
     methods = (getattr(method, "__wrapped__", method) for method in vars(kind).values() if callable(method))
     bodies = (getattr(_unwrapped(method), "__code__", None) for method in methods)
     return {name for body in bodies if body for name in body.co_names}

@@ -1,4 +1,4 @@
-"""What one growing text keeps, by the kind of a model's layers: blocks and bytes, counted from the engine's events."""
+"""The cache of one growing text, by the kind of a model's layers: blocks and bytes, counted from events."""
 
 from __future__ import annotations
 

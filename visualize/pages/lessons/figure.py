@@ -144,7 +144,7 @@ def _verdict(runs: Mapping[str, Run]) -> Record:
 
 
 def _kept(runs: Mapping[str, Record]) -> Record:
-    """What models with layers of several kinds keep of a text, block by block: the figures of ``Kept``."""
+    """The blocks that models with layers of several kinds keep of a text, block by block: the figures of ``Kept``."""
     (found,) = runs.values()
     write = WRITE["bytes"]
     most = max(one["bytes"] for one in found.values())
