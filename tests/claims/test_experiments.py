@@ -189,7 +189,7 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check) -> Non
     [
         ("seventy-80gb", {"claimed": 80, "own": 1.342, "every": 10.74, "weights": 138}),
         ("seventy-4gb", {"claimed": 4, "own": 1.342, "sequences": 2.98, "every_sequences": 0.373}),
-        ("int8-halves", {"claimed": 2, "numbers": 2, "scales": 4, "least": 1.88, "most": 1.94}),
+        ("int8-halves", {"claimed": 2, "numbers": 2, "scales": 4, "least": 1.88, "most": 1.99}),
         ("int4-quarters", {"claimed": 4, "numbers": 4, "scales": 8, "least": 3.55, "most": 3.56}),
     ],
 )

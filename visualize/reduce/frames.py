@@ -96,6 +96,10 @@ def about(run: RunStarted) -> dict[str, Any]:
     return {**names, "draft": run.draft and visible(run.draft), "config": run.config, "sampling": run.sampling}
 
 
+MOST_SLID = 2**14
+"""Blocks before those that a sequence holds, at most: a file may claim any number."""
+
+
 class Fold(ABC):
     """Base of what turns events, fed in order and in chunks of any size, into frames: numbers them, and leaves out what
     has not changed."""
@@ -196,10 +200,9 @@ class Reducer(Fold):
 
     def _held(self) -> list[int | None]:
         """The numbers of the sequence's cache blocks, in the order of its first block table. None: it slid out."""
-        first = {
-            index: block for table in self._map.tables.values() for (group, index), block in table.items() if not group
-        }
-        return [first.get(index) for index in range(max(first, default=-1) + 1)]
+        held = [place for table in self._map.tables.values() for place in table.items() if not place[0][0]]
+        slid = min((index for (_, index), _ in held), default=0)
+        return [None] * min(slid, MOST_SLID) + [block for _, block in sorted(held)]
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
