@@ -137,9 +137,9 @@ class ScriptedHead:
             seen, at = seen.view(group.sequences, -1), at.view(group.sequences, -1)
             before, own = (some[group.rows].view(group.sequences, -1).tolist() for some in (hidden[0, :, 0], places))
             for sequence, (its, last) in enumerate(zip(own, before, strict=True)):
-                first, end = (1, int(max(its)) + 1) if cached else (0, len(its))
-                assert at[sequence, first:end].tolist() == list(range(1, int(max(its)) + 1))
-                found = [seen[sequence, int(place) - 1 - (not cached)].item() for place in its if place > 1]
+                end = int(max(its))  # from the second token on: the first is never read
+                assert at[sequence, :end].tolist() == list(range(1, end + 1))
+                found = [seen[sequence, int(place) - 2].item() for place in its if place > 1]
                 assert found == last[len(last) - len(found) :]
         return rows[None]
 

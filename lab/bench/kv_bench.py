@@ -9,7 +9,7 @@ from itertools import product
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.errors import LabError
-from lab.kv_cache.storage import FORMATS
+from lab.kv_cache.storage import formats_for
 from lab.measure.interval import METHOD, ratio_interval
 from lab.measure.measuring import decode, make_ready, take_turns
 from lab.measure.score import kv_errors
@@ -68,7 +68,8 @@ def decode_speeds(
         config = EngineConfig(kv_dtype=form, kernels=kernels)
         return decode_ready(engine, prompt, config, sampling).metrics.tokens_per_second
 
-    rows = {both: partial(timed, *both) for both in product(FORMATS, ("auto", "reference"))}
+    formats = formats_for(engine.target.head_dim)
+    rows = {both: partial(timed, *both) for both in product(formats, ("auto", "reference"))}
     report(f"  decoding {tokens} tokens in every format")
     speeds = take_turns(rows, repeats)
     return {
@@ -79,7 +80,7 @@ def decode_speeds(
             }
             for name, kernels in (("default", "auto"), ("reference", "reference"))
         }
-        for form in FORMATS
+        for form in formats
     }
 
 

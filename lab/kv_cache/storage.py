@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from lab.config import KVFormat
+from lab.errors import ConfigError
 from lab.kv_cache.float8 import Float8HeadLayer, Float8Layer
 from lab.kv_cache.formats import Int4Layer, Int8Layer, PlainLayer, QuantisedLayer
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
@@ -25,6 +26,19 @@ FORMATS: dict[KVFormat, type[LayerStorage]] = {
 }
 KERNEL_FORMATS: tuple[KVFormat, ...] = ("auto", "int8", "int4")
 """What the kernels in C and of Triton read and write (``parts``). Torch computes the others."""
+
+
+def formats_for(head_dim: int) -> list[KVFormat]:
+    """The formats that can store vectors of so many numbers."""
+    return [name for name, form in FORMATS.items() if _stores(form, head_dim)]
+
+
+def _stores(form: type[LayerStorage], head_dim: int) -> bool:
+    try:
+        form.vector_bytes(head_dim, torch.float32)
+    except ConfigError:
+        return False
+    return True
 
 
 def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:

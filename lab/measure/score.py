@@ -18,7 +18,7 @@ from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
 from lab.kv_cache.kv_cache import new_storage, num_kv_layers, slot_sizes
-from lab.kv_cache.storage import FORMATS, KVStorage, bytes_per_token
+from lab.kv_cache.storage import KVStorage, bytes_per_token, formats_for
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
@@ -97,10 +97,12 @@ def kv_errors(
     engine: Engine,
     windows: list[list[int]],
     report: Callable[[str], None],
-    formats: Sequence[KVFormat] = tuple(FORMATS),
+    formats: Sequence[KVFormat] | None = None,
 ) -> list[FormatError]:
-    """Formats, "auto" first, on the same windows of token ids, each at least two tokens long and at most the model's
-    context: read from an empty cache, the first token given and all others scored."""
+    """Formats, "auto" first (None: all that the target's heads allow), on the same windows of token ids, each at least
+    two tokens long and at most the model's context: read from an empty cache, the first token given and all others
+    scored."""
+    formats = formats or formats_for(engine.target.head_dim)
     configs = {form: EngineConfig(kv_dtype=form) for form in formats}
     surprises = {form: [0.0] * len(windows) for form in formats}  # one sum per window
     divergences = {form: [0.0] * len(windows) for form in formats}

@@ -367,8 +367,8 @@ def _group(
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
     """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each.
 
-    ``masked``: build the mask that it needs; it hides positions before ``first_seen``, and if ``causal`` those after a
-    token.
+    ``masked``: build the mask that it needs, which if ``causal`` hides positions after a token. Those before
+    ``first_seen`` are not read: nothing was ever written there.
     """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
@@ -378,10 +378,10 @@ def _group(
     longest = max(new.stop - before for new, before in zip(members, skipped, strict=True))
     if any(skipped):  # from here on, positions count from the first that is kept
         position = position - on_device(torch.tensor(skipped), device)[:, None]
-    everything = torch.arange(longest, device=device)
+    everything = torch.arange(first_seen, longest, device=device)
     mask = None
-    if masked and ((causal and count > 1) or sequences > 1 or first_seen):
-        mask = (everything <= (position if causal else position[:, -1:])[:, :, None]) & (everything >= first_seen)
+    if masked and ((causal and count > 1) or sequences > 1):
+        mask = everything <= (position if causal else position[:, -1:])[:, :, None]
         mask = (mask.repeat(1, model.query_groups, 1) if causal and count > 1 else mask)[:, None]
     seen = {"mask": mask, "positions": position if model.other_attention else None}
     if members[0].table is None:
@@ -392,12 +392,12 @@ def _group(
     if sequences == 1 and not table.paged:
         # The blocks are contiguous, so the slots are one run: reading them needs no gather.
         base = table.blocks[0] * size
-        return Group(rows, 1, read=slice(base, base + longest), **seen), position[0], base + position[0]
+        return Group(rows, 1, read=slice(base + first_seen, base + longest), **seen), position[0], base + position[0]
     height = -(-longest // size)
     tables = side_by_side([new.table.blocks[new.table.skipped :] for new in members], height)
     blocks = on_device(torch.frombuffer(tables, dtype=torch.int32).long().view(-1, height), device)
     slots = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)[:, :longest]
-    write = slots.gather(1, position)
+    write, slots = slots.gather(1, position), slots[:, first_seen:]
     if sequences > 1:
         # Padding is masked but must be finite: 0 x NaN is NaN. A sequence's first slot is.
         slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lab.errors import ConfigError
+from lab.kv_cache.storage import formats_for
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.model_memory import ModelInfo, deployment_notices, kept_by_layers
@@ -35,15 +35,7 @@ def sheet(model: ModelInfo, chosen: Deployment, batch: int) -> dict[str, Any]:
 
 def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
     """The deployment in each KV format that the model's heads allow (INT4 needs an even number)."""
-    found = {}
-    for kv_dtype in KV_DTYPES:
-        other = replace(chosen, kv_dtype=kv_dtype)
-        try:
-            _ = other.vector_bytes
-        except ConfigError:
-            continue
-        found[kv_dtype] = other
-    return found
+    return {kv_dtype: replace(chosen, kv_dtype=kv_dtype) for kv_dtype in formats_for(chosen.shape.head_dim)}
 
 
 def about(model: ModelInfo) -> str:
