@@ -22,7 +22,7 @@ from lab.memory.catalogue import GiB
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape
 from lab.models.numerical_check import refuse_disagreement
-from lab.trace.events import BlockAllocated, BlockFreed, Preempted, StepTimed
+from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Preempted, StepTimed
 from tests import tiny_models
 from tests.models.test_numerical_check import random_model
 
@@ -263,3 +263,16 @@ def test_kernels_for_full_attention_are_refused_and_not_taken(kind, reason) -> N
     assert not new_engine(copy.copy(model), tiny_models.tokenizer()).computes_by_kernels
     with pytest.raises(ConfigError, match=reason):
         new_engine(model, tiny_models.tokenizer(), kernels="c")
+
+
+def test_a_continuation_that_joins_late_shares_nothing_that_slid_out() -> None:
+    """It waits for a place while the other continuation of its prompt goes on, past the window."""
+    model = windowed("gemma2")
+    lab = new_engine(model, tiny_models.tokenizer(), max_num_seqs=2)
+    config = EngineConfig(paged=True, block_size=4)
+    first = lab.submit("A", config, SamplingParams(max_tokens=30, ignore_eos=True))
+    begin = lab.prepare("Once upon a time", config, SamplingParams(max_tokens=60, ignore_eos=True), continuations=2)
+    runs = [request.result() for request in [first, *begin()]]
+    joined = next(event for event in runs[2].events if isinstance(event, Admitted))
+    assert joined.running == 2  # the other continuation is under way
+    assert runs[2].token_ids == runs[1].token_ids == tiny_models.continuation(lab, runs[1].prompt_token_ids, 60)
