@@ -101,6 +101,7 @@ class LanguageModel:
         padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
         context_length: most positions it was made for; with LongRoPE, those of its shorter texts.
         device: where tokens go in and logits come out.
+        layer_devices: of each layer's attention, where its keys and values are kept; None: it has none.
         compiled: whether its layers are compiled by torch.compile.
         compile_failure: why they are not although that was asked for.
         first_position: the number that its first token has among its embeddings of positions.
@@ -154,11 +155,10 @@ class LanguageModel:
         if is_dispatched(model):
             gather_hidden_states(model)
         self.device = execution_device(model)
+        self.layer_devices = self._devices_of_layers()
         self.expert_counter = ExpertCounter(model) if experts_of(model) else None
 
-    @property
-    def layer_devices(self) -> list[torch.device | None]:
-        """The device of each layer's attention, where its keys and values are kept; None: it has none."""
+    def _devices_of_layers(self) -> list[torch.device | None]:
         found = [self.device] * self.layers
         if is_dispatched(self.model):
             attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
@@ -336,6 +336,7 @@ class LanguageModel:
         shorter = copy.copy(self)
         shorter.model = cut_layers(self.model, self.layers, layers)
         shorter.name, shorter.layers, shorter.windows = f"{self.name}[:{layers}]", layers, self.windows[:layers]
+        shorter.layer_devices = self.layer_devices[:layers]
         shorter.kv_sources = {layer: source for layer, source in self.kv_sources.items() if layer < layers}
         shorter.recurrent = self.recurrent and self.recurrent.first(layers)
         return shorter
