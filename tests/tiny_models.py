@@ -23,7 +23,7 @@ from transformers import (
 from lab.engine.engine import Engine
 from lab.load import new_engine
 from lab.models.language_model import LanguageModel
-from lab.models.mtp_head import MiMoConfig, take_head
+from lab.models.mtp_head import MiMoConfig, MTPHead, MTPLayers
 from lab.trace.run import Run
 
 VOCABULARY = 257  # every byte, and the end of the text
@@ -148,21 +148,22 @@ def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreT
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
 
 
-def mtp_engine(*, heads: int = 1, agrees: bool = True, **limits: object) -> Engine:
-    """A MiMo-like target of four layers and its first MTP head. ``agrees``: the head foretells tokens more often than
-    not, since what all layers add is little beside the embedding that passes through both."""
-    more = {"num_hidden_layers": 4, "num_nextn_predict_layers": heads}
+def mtp_engine(*, agrees: bool = True, **limits: object) -> Engine:
+    """A MiMo-like target of four layers and its MTP head. ``agrees``: the head foretells tokens more often than not,
+    since what all layers add is little beside the embedding that passes through both."""
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(MiMoConfig(**_LLAMA_LIKE | more), dtype=torch.float32).eval()
+    config = MiMoConfig(**_LLAMA_LIKE | {"num_hidden_layers": 4})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    found = MTPLayers.of(model, weights=False)
     with torch.no_grad():
-        for layer in (*model.model.layers, *model.model.mtp_layers) if agrees else ():
-            for part in (layer.self_attn.o_proj, layer.mlp.down_proj, getattr(layer, "input_proj", layer.mlp.up_proj)):
-                part.weight *= 0.003
-            if hasattr(layer, "input_proj"):
-                layer.input_proj.weight[:, 48:] += 0.3 * torch.eye(48)
-    head, _ = take_head(model, "mimo")
+        for layer in (*model.model.layers, found.layers[0].mtp_block) if agrees else ():
+            layer.self_attn.o_proj.weight *= 0.003
+            layer.mlp.down_proj.weight *= 0.003
+        if agrees:
+            found.layers[0].eh_proj.weight *= 0.003
+            found.layers[0].eh_proj.weight[:, 48:] += 0.3 * torch.eye(48)
     target = LanguageModel(model, "mimo")
-    target.heads["mtp"] = head
+    target.heads["mtp"] = MTPHead(model, found, "mimo")
     return new_engine(target, tokenizer(), **limits)
 
 

@@ -197,7 +197,7 @@ class Processor:
         if config.speculative == "mtp" and "mtp" not in self._target.heads:
             raise ConfigError(
                 f"speculative='mtp' needs an MTP head in the model's own checkpoint, and {name} has none. Load a model "
-                "that brings one, such as MiMo, or choose another drafter."
+                "that brings one, such as GLM 4.5 or MiMo, or choose another drafter."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -33,7 +33,7 @@ from lab.models.language_model import LanguageModel
 from lab.models.load_progress import current_loading
 from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.models.model_shape import ModelShape
-from lab.models.mtp_head import MiMoForCausalLM, take_head
+from lab.models.mtp_head import is_mtp_weight, load_mtp_head
 from lab.models.numerical_check import refuse_disagreement
 from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
@@ -145,11 +145,10 @@ def load_model(
                 trust_remote_code=False,
                 **local,
             )
-        if isinstance(model, MiMoForCausalLM):
-            model.drop_absent(loaded["missing_keys"])
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
-        head, notes = take_head(model, name) if isinstance(model, MiMoForCausalLM) else (None, ())
+        with _unreported():
+            head, notes = load_mtp_head(model, where, name)
         found = LanguageModel(model, name, rounded=rounded)
         found.notes += notes
         if head:
@@ -208,7 +207,7 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
     if not getattr(model.config, "quantization_config", None):
         for weight in sorted(loaded["unexpected_keys"]):
             used = weight.endswith(".weight") or re.sub(r"\.bias$", ".weight", weight) in weights
-            if used and _stack(weight) in stacks:
+            if used and _stack(weight) in stacks and not is_mtp_weight(weight, model):
                 faults.append(f"{weight[:80]!r} does not belong there")
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""

@@ -7,8 +7,10 @@ from types import MappingProxyType
 
 import torch
 from torch import nn
-from transformers import LlamaConfig
+from transformers import PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from lab.models.model_shape import ModelShape
 
 HEADS = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head"}
 """Each kind of head, in words."""
@@ -19,14 +21,14 @@ class HeadConfig:
     """A head's shape.
 
     Attributes:
-        layer: transformers' configuration of its decoder layers, Llama's or Qwen3's.
+        layer: transformers' configuration of its decoder layers.
         draft_vocab_size: tokens that it can propose.
         target_hidden_size: width of the target's hidden states.
         target_layers: it gets the hidden states that enter these layers of the target; the number of its layers: those
             that leave the last.
     """
 
-    layer: LlamaConfig
+    layer: PreTrainedConfig
     draft_vocab_size: int
     target_hidden_size: int
     target_layers: tuple[int, ...]
@@ -44,39 +46,32 @@ class StateHead(nn.Module):
 
     kind: str
     most_tokens: int | None = None
-    kv_vectors, kv_sources = 2, MappingProxyType({})
+    kv_sources = MappingProxyType({})
     experts = expert_counter = other_attention = None
 
-    def __init__(self, config: HeadConfig, embed_tokens: nn.Embedding, name: str, fc: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        config: HeadConfig,
+        embed_tokens: nn.Embedding,
+        name: str,
+        fc: nn.Module | None = None,
+        rotary: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.config, self.name, layer = config, name, config.layer
+        shape = ModelShape.from_config(layer)
+        self.layers, self.kv_heads, self.query_groups = shape.layers, shape.kv_heads, shape.query_groups
+        self.head_dim, self.kv_vectors = shape.head_dim, shape.kv_vectors
         self.embed_tokens = embed_tokens
         self.fc = fc or nn.Linear(self.states_width, layer.hidden_size, bias=False)
-        self.rotary = LlamaRotaryEmbedding(layer)
+        self.rotary = rotary or LlamaRotaryEmbedding(layer)
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
 
     # -- its sizes, by LanguageModel's names ------------------------------------------------
 
     @property
-    def layers(self) -> int:
-        return self.config.layer.num_hidden_layers
-
-    @property
     def windows(self) -> tuple[None, ...]:
         return (None,) * self.layers
-
-    @property
-    def kv_heads(self) -> int:
-        return self.config.layer.num_key_value_heads
-
-    @property
-    def query_groups(self) -> int:
-        return self.config.layer.num_attention_heads // self.kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        layer = self.config.layer
-        return getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
 
     @property
     def dtype(self) -> torch.dtype:

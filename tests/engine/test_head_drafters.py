@@ -152,7 +152,7 @@ def tiny(architecture: str, kind: str) -> Engine:
     """A target of four layers with a random head; EAGLE-3's has every norm and a vocabulary of its own, and MTP's is
     the first of two."""
     if kind == "mtp":
-        return tiny_models.mtp_engine(heads=2, agrees=False, kernels="reference")
+        return tiny_models.mtp_engine(agrees=False, kernels="reference")
     torch.manual_seed(0)
     engine = tiny_models.engine(architecture, shape={"num_hidden_layers": 4}, kernels="reference")
     layer = tiny_models.CONFIGS["qwen3" if architecture == "qwen3" else "llama"]
