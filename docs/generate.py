@@ -229,6 +229,8 @@ def gamma_by_batch_size() -> list[str]:
 @generated
 def kv_formats() -> list[str]:
     found = record("kv-error-cpu")
+    exempt = found.get("exempt") or {"formats": []}
+    rows = [*found["formats"], *(row | {"kv_dtype": f"{row['kv_dtype']}, ends exempt"} for row in exempt["formats"])]
     columns = "{kv_dtype}", "{bytes_per_token:,}", "{key_error:.2%}", "{value_error:.2%}", "{perplexity:.2f}"
     ratio = "{perplexity_ratio[low]:.4f} to {perplexity_ratio[high]:.4f}"
     speeds = (
@@ -241,7 +243,7 @@ def kv_formats() -> list[str]:
         *table(
             "format | bytes per token | error of keys | of values | perplexity | of native | KL to native, nats | "
             "decode speed | by torch",
-            cells(found["formats"], *columns, ratio, "{kl[value]:.2g} ({kl[low]:.2g} to {kl[high]:.2g})", *speeds),
+            cells(rows, *columns, ratio, "{kl[value]:.2g} ({kl[low]:.2g} to {kl[high]:.2g})", *speeds),
         ),
     ]
 

@@ -128,6 +128,8 @@ def _add_fit(commands: Any) -> None:
     command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16", help=about)
     about = f"what a cached number is stored as; auto is bfloat16, or float32 with such weights. {DEFAULT}"
     command.add_argument("--kv-dtype", choices=get_args(KVFormat), default="auto", help=about)
+    about = "layers with 16 bits, or 32: like '0 15', or sliding_window. Default: none."
+    command.add_argument("--kv-cache-dtype-skip-layers", default="", metavar="LAYERS", help=about)
     reserved = "share of the memory that is kept for activations and the driver."
     _add_number(command, "--set-aside", float, 0.1, reserved)
     _add_number(command, "--mean", float, 500, "mean length of a sequence in tokens.")

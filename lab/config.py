@@ -44,6 +44,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "top_tokens": (0, 20),
 }
 """The least and the most of every number below; pages offer these or fewer (``lab.settings``)."""
+SLIDING_WINDOW = "sliding_window"
+"""In ``kv_cache_dtype_skip_layers``: all layers that have a window."""
 MOST_STOPS = 16
 MOST_STOP_TOKENS = 100
 LONGEST_STOP = 200
@@ -54,12 +56,14 @@ LONGEST_STOP = 200
 class EngineConfig:
     """The engine's settings for one request; ``lab.settings`` has a line on each.
 
-    Requests that agree on the first eleven share one pool of cache blocks and are computed in one batch.
+    Requests that agree on the first twelve share one pool of cache blocks and are computed in one batch.
 
     Attributes:
         kv_dtype: "int8": one byte per number and a float32 scale per token and KV head. "int4": half a byte per
             number and a bfloat16 scale per group of numbers. The others, which torch computes whatever ``kernels``
             says, are vLLM's: ``lab.kv_cache.float8``, ``rotated``.
+        kv_cache_dtype_skip_layers: layers of the target whose keys and values keep its dtype: numbers from 0, and
+            "sliding_window" for all that have a window. As text, or a list, as in vLLM.
         num_blocks: None: as free memory allows.
         eviction: "priority" evicts the prefix with the lowest ``cache_priority``, then the least recently used.
         prefill_attention: attention where several known tokens of a sequence are read at once. "auto": that of
@@ -83,6 +87,7 @@ class EngineConfig:
 
     kv_cache: bool = True
     kv_dtype: KVFormat = "auto"
+    kv_cache_dtype_skip_layers: str = ""
     paged: bool = False
     block_size: int = 16
     num_blocks: int | None = None
@@ -112,6 +117,8 @@ class EngineConfig:
         _require_types(self)
         table = " ".join(f"{a}-{b}:{gamma}" for a, b, gamma in gamma_table(self.num_speculative_tokens_per_batch_size))
         object.__setattr__(self, "num_speculative_tokens_per_batch_size", table)
+        skipped = " ".join(map(str, layer_list(self.kv_cache_dtype_skip_layers)))
+        object.__setattr__(self, "kv_cache_dtype_skip_layers", skipped)
         require_whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         _require(
             self.kv_cache or self.kv_dtype == "auto",
@@ -237,6 +244,21 @@ def parse_token_ids(text: str) -> list[int]:
     odd = next((one for one in ids if not (one.isascii() and one.isdecimal() and len(one) < 10)), None)
     _require(odd is None, f"{str(odd)[:40]!r} is not a token id: write whole numbers such as 1, 262.")
     return [int(one) for one in ids]
+
+
+def layer_list(given: str | Iterable[int | str]) -> list[int | str]:
+    """Each number of a layer once, in order, then "sliding_window" if it is among them. ``given``: like ``"0 15"``, or
+    as vLLM has it, ["0", "15"]. Raises ConfigError: not of that form."""
+    many = given.replace(",", " ").split() if isinstance(given, str) else given
+    words = {str(word) for word in (many if isinstance(many, Iterable) else [many])}
+    windows = sorted(words & {SLIDING_WINDOW})
+    odd = sorted(word for word in words - {*windows} if not (word.isascii() and word.isdecimal() and len(word) < 5))
+    _require(
+        not odd,
+        f"kv_cache_dtype_skip_layers has {(odd or [''])[0][:40]!r}, and takes numbers of layers, from 0, and "
+        f"{SLIDING_WINDOW!r}. Write it like '0 15'.",
+    )
+    return [*sorted({int(word) for word in words - {*windows}}), *windows]
 
 
 def gamma_table(given: str | Sequence[Sequence[int]]) -> list[tuple[int, int, int]]:

@@ -40,6 +40,7 @@ def need(what: str, *of: str, holds: Callable[..., bool] = bool) -> Need:
 
 
 CACHE = need("the KV cache (kv_cache)", "kv_cache")
+QUANTISED = need("a kv_dtype other than auto", "kv_dtype", holds=lambda form: form != "auto")
 PAGED = need("a paged KV cache (paged): only its blocks can be shared", "paged")
 PREFIXES = need("prefix caching (enable_prefix_caching)", "enable_prefix_caching")
 SPECULATION = need("speculative decoding", "speculative", holds=lambda who: who != "off")
@@ -206,6 +207,10 @@ ALL = (
     Setting(
         "kv_dtype", "KV dtype", "Fewer bits: less memory, more rounding.", KV_DTYPES, needs=(CACHE,), off="auto",
         vllm="kv_cache_dtype",
+    ),
+    Setting(
+        "kv_cache_dtype_skip_layers", "Exempt layers", "Stored as computed: like 0 15, or sliding_window.",
+        most_characters=200, needs=(CACHE, QUANTISED), hide=True,
     ),
     Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
     Setting(

@@ -26,6 +26,7 @@ NAN = float("nan")
                 "num_blocks": (0,),
                 "speculative": ("maybe",),
                 "num_speculative_tokens": (0, 33),
+                "kv_cache_dtype_skip_layers": ("first", "-1", "0 1.5", [[1]], None, "12345"),
                 "prompt_lookup_min": (5,),
                 "num_speculative_tokens_per_batch_size": (
                     *("2-4:1", "1-4:4 6-8:2", "1-4:4 4-8:2", "1-0:3", "1-4:33", "1-4", "often", "[[1, 4]]", "[[1,4,4]"),
@@ -74,6 +75,14 @@ def test_draft_tokens_by_batch_size_are_written_as_here_or_as_in_vllm():
     assert EngineConfig(num_speculative_tokens_per_batch_size="[]") == EngineConfig()
     with pytest.raises(ConfigError, match=r"has the row '6-8:2', and needs .* without a gap.*\. Write it like '1-4:4"):
         EngineConfig(num_speculative_tokens_per_batch_size="1-4:4 6-8:2")
+
+
+def test_exempt_layers_are_written_as_here_or_as_in_vllm():
+    for given in ("15 sliding_window 0", "0,15,sliding_window", ["sliding_window", "0", "15", "0"]):
+        config = EngineConfig(kv_dtype="int4", kv_cache_dtype_skip_layers=given)
+        assert config.kv_cache_dtype_skip_layers == "0 15 sliding_window"
+        assert parse_config(config_text(config)) == config
+    assert without_unused(EngineConfig(kv_cache_dtype_skip_layers="0")) == EngineConfig()
 
 
 def test_stop_may_be_one_string_or_several():

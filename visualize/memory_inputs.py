@@ -28,6 +28,7 @@ FORM = Form(
         ),
         Setting("weights", "Weights", options=WEIGHTS, default="bfloat16"),
         replace(SETTINGS["kv_dtype"], help="", vllm=""),
+        SETTINGS["kv_cache_dtype_skip_layers"],
         Setting(
             "gpu",
             "GPU",
@@ -62,6 +63,7 @@ class MemoryInputs(FORM.values_class("MemoryValues")):
             state_bytes=model.state_bytes,
             weights=self.weights,
             kv_dtype=self.kv_dtype,
+            kv_cache_dtype_skip_layers=self.kv_cache_dtype_skip_layers if self.kv_dtype != "auto" else "",
             memory=gpu_bytes(self.gpu, self.memory),
             set_aside=self.set_aside / 100,
             lengths=Lengths(self.mean, self.longest),

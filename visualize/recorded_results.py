@@ -57,16 +57,19 @@ def kv_quality() -> list[list[str]]:
     perplexity, KL and decode speed. Empty where there is no record."""
     if not KV_ERROR.exists():
         return []
+    exempt = (_kv_record().get("exempt") or {"formats": []})["formats"]
+    named = [(KV_DTYPES[row["kv_dtype"]], row) for row in _kv_record()["formats"]]
+    named += [(f"{KV_DTYPES[row['kv_dtype']]}, first and last layer exempt", row) for row in exempt]
     return [
         [
-            KV_DTYPES[row["kv_dtype"]],
+            name,
             f"{row['bytes_per_token']:,}",
             _within({end: 100 * (value - 1) for end, value in row["perplexity_ratio"].items()}, "{:+.2f}%"),
             _within(row["kl"], "{:.2g}"),
             _within(row["speed"]["default"]["ratio"], "×{:.2f}"),
             _within(row["speed"]["reference"]["ratio"], "×{:.2f}"),
         ]
-        for row in _kv_record()["formats"]
+        for name, row in named
     ]
 
 

@@ -27,14 +27,15 @@ def read_kv(args: argparse.Namespace) -> dict[str, object]:
     if args.target and not args.text:
         raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
     own = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
-    return {"texts": [(path.stem, read_text(path)) for path in args.text or ()] or own, "repeats": args.repeats}
+    texts = [(path.stem, read_text(path)) for path in args.text or ()] or own
+    return {"texts": texts, "repeats": args.repeats, "exempt_ends": args.exempt_ends}
 
 
 def run_kv(
-    engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None], *, repeats: int
+    engine: Engine, texts: list[tuple[str, str]], report: Callable[[str], None], *, repeats: int, exempt_ends: bool
 ) -> dict[str, object]:
-    """Measure every format on texts, each a title and the text itself. Raises LabError: a text of fewer than two
-    tokens."""
+    """Measure every format on texts, each a title and the text itself; with ``exempt_ends`` once more with the first
+    and the last layer exempt. Raises LabError: a text of fewer than two tokens."""
     length = min(WINDOW, engine.context_length)
     described, windows = [], []
     for title, text in texts:
@@ -43,29 +44,35 @@ def run_kv(
             raise LabError(f"{title!r} has {len(ids)} tokens; two or more are needed, one to read and one to expect.")
         described.append({"title": title, "tokens": len(ids)})
         windows += [ids[first : first + length] for first in range(0, len(ids) - 1, length)]
-    rows = kv_errors(engine, windows, report)
-    prompt = engine.tokenizer.decode(windows[0][: length // 2])
-    speeds = decode_speeds(engine, prompt, min(TIMED, length // 4), repeats, report)
+    prompt, tokens = engine.tokenizer.decode(windows[0][: length // 2]), min(TIMED, length // 4)
+
+    def measured(skipped: str = "") -> list[dict[str, object]]:
+        rows = kv_errors(engine, windows, report, skipped=skipped)
+        speeds = decode_speeds(engine, prompt, tokens, repeats, report, skipped)
+        return [asdict(row) | {"speed": speeds[row.kv_dtype]} for row in rows]
+
+    ends = f"0 {engine.target.layers - 1}"
     return {
         "texts": described,
         "windows": len(windows),
         "window_tokens": length,
         "scored_tokens": sum(len(ids) - 1 for ids in windows),
         "intervals": METHOD,
-        "formats": [asdict(row) | {"speed": speeds[row.kv_dtype]} for row in rows],
+        "formats": measured(),
+        "exempt": {"kv_cache_dtype_skip_layers": ends, "formats": measured(ends)[1:]} if exempt_ends else None,
     }
 
 
 def decode_speeds(
-    engine: Engine, prompt: str, tokens: int, repeats: int, report: Callable[[str], None]
+    engine: Engine, prompt: str, tokens: int, repeats: int, report: Callable[[str], None], skipped: str = ""
 ) -> dict[str, dict[str, object]]:
     """Decoding in every format, in turns: tokens per second, and the ratio to those of "auto", each with its interval
     over the repeats. By format, under "default", what a run takes, and "reference", torch alone: a format that no
-    kernel reads has torch's time under both."""
+    kernel reads has torch's time under both. ``skipped``: layers that none of them stores."""
     sampling = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
 
     def timed(form: str, kernels: str) -> float:
-        config = EngineConfig(kv_dtype=form, kernels=kernels)
+        config = EngineConfig(kv_dtype=form, kernels=kernels, kv_cache_dtype_skip_layers=skipped)
         return decode_ready(engine, prompt, config, sampling).metrics.tokens_per_second
 
     formats = formats_for(engine.target.head_dim)

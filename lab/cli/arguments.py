@@ -88,4 +88,4 @@ def _reader(name: str, hint: Any) -> Any:
 def _default_text(default: Any) -> Any:
     if isinstance(default, bool):
         return "on" if default else "off"
-    return "none" if default in (None, ()) else default
+    return "none" if default in (None, (), "") else default

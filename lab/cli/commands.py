@@ -189,6 +189,7 @@ def fit(options: Namespace) -> int:
         parameters=model.parameters,
         weights=options.weights,
         kv_dtype=options.kv_dtype,
+        kv_cache_dtype_skip_layers=options.kv_cache_dtype_skip_layers,
         memory=device_bytes(options.gpu, options.memory),
         set_aside=options.set_aside,
         lengths=Lengths(options.mean, options.longest),

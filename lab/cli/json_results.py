@@ -65,13 +65,17 @@ def compare_result(
     }
 
 
+FIT = ("weights", "kv_dtype", "kv_cache_dtype_skip_layers", "set_aside")
+"""What is asked of a device, as ``Deployment`` has it."""
+
+
 def fit_result(model: ModelInfo, deployment: Deployment) -> JsonResult:
     """A device's memory by purpose: bytes, blocks and sequences, and the request itself."""
     return {
         "model": model.name,
         "source": model.source,
         "parameters": model.parameters,
-        **{name: getattr(deployment, name) for name in ("weights", "kv_dtype", "set_aside")},
+        **{name: getattr(deployment, name) for name in FIT},
         "mean": deployment.lengths.mean,
         "longest": deployment.lengths.longest,
         "block_size": deployment.block_size,

@@ -168,7 +168,7 @@ class DFlashDrafter(HeadDrafter):
         """The cost of ``count`` tokens' keys and values."""
         if not count:
             return PassCost()
-        stored = self._storage.slot_bytes(self.head.layers) if self._storage else 0
+        stored = self._storage.slot_bytes(range(self.head.layers)) if self._storage else 0
         weights = sum(weight.numel() for weight in self.head.text_weights)
         each = 2 if self._backend.reads_packed_weights else self.head.dtype.itemsize
         return PassCost(each * weights + count * stored, 2 * count * weights)

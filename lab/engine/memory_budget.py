@@ -5,9 +5,17 @@ from collections.abc import Iterable
 
 import torch
 
-from lab.config import EngineConfig, KVFormat
+from lab.config import EngineConfig
 from lab.errors import ConfigError, PromptError
-from lab.kv_cache.kv_cache import CacheConfig, CachedModel, groups_of, num_kv_layers, slot_sizes
+from lab.kv_cache.kv_cache import (
+    CacheConfig,
+    CachedModel,
+    exempt_layers,
+    groups_of,
+    num_kv_layers,
+    slot_sizes,
+    token_bytes,
+)
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.storage import bytes_per_token
 from lab.models.language_model import LanguageModel
@@ -59,8 +67,10 @@ class Budget:
         size = config.block_size
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
-            return CacheConfig("auto", False, size, 0, False, "lru", *computed)
-        fitting = self.limit // (size * self._slot_bytes(config.kv_dtype, config.paged, self._own.values()))
+            return CacheConfig("auto", "", False, size, 0, False, "lru", *computed)
+        exempt_layers(self._target, config.kv_cache_dtype_skip_layers)
+        skipped = config.kv_cache_dtype_skip_layers if config.kv_dtype != "auto" else ""
+        fitting = self.limit // (size * self._slot_bytes(config, self._own.values()))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
@@ -70,7 +80,7 @@ class Budget:
         most = FULL_CONTEXTS * self.blocks_for(self._target.context_length, size, config.paged)
         blocks = config.num_blocks or max(1, min(fitting, most))
         shared = config.enable_prefix_caching, config.eviction
-        return CacheConfig(config.kv_dtype, config.paged, size, blocks, *shared, *computed)
+        return CacheConfig(config.kv_dtype, skipped, config.paged, size, blocks, *shared, *computed)
 
     def allows(self, config: EngineConfig) -> bool:
         try:
@@ -104,32 +114,35 @@ class Budget:
         return -(-tokens // block_size) * len(self._groups(paged))
 
     def cache_bytes(self, cache: CacheConfig) -> int:
-        return cache.num_blocks * cache.block_size * self._slot_bytes(cache.kv_dtype, cache.paged, self._own.values())
+        return cache.num_blocks * cache.block_size * self._slot_bytes(cache, self._own.values())
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes per token of a request: keys, values and scales of all layers, those of its drafter included."""
         if not config.kv_cache:
             return 0
         own = self._own.get(config.speculative)
-        return _token_bytes([self._target, own] if own else [self._target], config.kv_dtype)
+        drafted = token_bytes(own, config.kv_dtype) if own else 0
+        return token_bytes(self._target, config.kv_dtype, config.kv_cache_dtype_skip_layers) + drafted
 
     def slot_bytes(self, config: EngineConfig) -> int:
         """Bytes of a slot: ``token_bytes``, but of the layers of one KV cache group alone."""
         own = self._own.get(config.speculative)
-        return self._slot_bytes(config.kv_dtype, config.paged, [own]) if config.kv_cache else 0
+        return self._slot_bytes(config, [own]) if config.kv_cache else 0
 
     def _groups(self, paged: bool) -> tuple[KVCacheGroup, ...]:
         return groups_of(self._target, shared=any(self._own.values()), paged=paged)
 
-    def _slot_bytes(self, kv_dtype: KVFormat, paged: bool, own: Iterable[CachedModel | None]) -> int:
+    def _slot_bytes(self, config: EngineConfig | CacheConfig, own: Iterable[CachedModel | None]) -> int:
         """``own``: drafters that keep keys and values of their own."""
-        target, layers = _token_bytes([self._target], kv_dtype), num_kv_layers(self._target)
-        largest = max(len(group.layers) for group in self._groups(paged)) or layers
-        return target // layers * largest + _token_bytes(filter(None, own), kv_dtype)
-
-
-def _token_bytes(models: Iterable[CachedModel], kv_dtype: KVFormat) -> int:
-    return sum(bytes_per_token(kv_dtype, layers=num_kv_layers(m), dtype=m.dtype, **slot_sizes(m)) for m in models)
+        target, form, skipped = self._target, config.kv_dtype, config.kv_cache_dtype_skip_layers
+        kept = token_bytes(target, form, skipped)
+        groups = groups_of(target, shared=any(self._own.values()), paged=config.paged, skipped=skipped)
+        if groups != ONE_GROUP:
+            exempt = exempt_layers(target, skipped)
+            most = max(len(group.layers) for group in groups), max(len(exempt & {*group.layers}) for group in groups)
+            sizes = dict(zip(("layers", "exempt"), most, strict=True)) | slot_sizes(target)
+            kept = bytes_per_token(form, dtype=target.dtype, **sizes)
+        return kept + sum(token_bytes(model, form) for model in own if model)
 
 
 def _limit(models: list[CachedModel]) -> int:
@@ -137,7 +150,7 @@ def _limit(models: list[CachedModel]) -> int:
     on_device: Counter[torch.device] = Counter()
     for model in models:
         for device in filter(None, model.layer_devices):
-            on_device[device] += _token_bytes([model], "auto") // num_kv_layers(model)
+            on_device[device] += token_bytes(model, "auto") // num_kv_layers(model)
     whole = on_device.total()
     return int(min(_for_caches(device) * whole / part for device, part in on_device.items()))
 

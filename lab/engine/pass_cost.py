@@ -14,7 +14,6 @@ Left out because they are small in comparison: activations, the rows looked up i
 embedding, softmax.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -65,9 +64,13 @@ class PassCostModel:
         self._counter, self._experts = model.expert_counter, model.experts
         self._bytes = model.weight_bytes - self._head_bytes - (self._experts.bytes if self._experts else 0)
         self._position_flops = 4 * model.kv_heads * model.query_groups * model.head_dim
-        self._windows = Counter(window for window in model.windows if window != 0)
-        kept = max(1, self._windows.total() - len(model.kv_sources))
-        self._slot_bytes = storage.slot_bytes(model.layers) // kept if storage else 0
+        windows: dict[int | None, list[int]] = {}
+        for layer, window in enumerate(model.windows):
+            if window != 0:
+                windows.setdefault(window, []).append(layer)
+        self._windows = [
+            (window, len(layers), storage.slot_bytes(layers) if storage else 0) for window, layers in windows.items()
+        ]
 
     def experts_read(self) -> list[ExpertsRead]:
         """Those of the passes since this was last asked for this model, or for one that shares its layers."""
@@ -82,8 +85,8 @@ class PassCostModel:
             moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
             flops += 2 * ((stop - start) * self._weights + keep * self._head_weights)
-            for window, layers in self._windows.items():
+            for window, layers, slot_bytes in self._windows:
                 first = max(0, start + 1 - (window or stop))  # of the slots that are read or written
-                moved += layers * (stop - first) * self._slot_bytes
+                moved += (stop - first) * slot_bytes
                 flops += layers * _seen(start, stop, window or stop) * self._position_flops
         return PassCost(moved, flops)

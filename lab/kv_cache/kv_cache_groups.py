@@ -9,7 +9,7 @@ manager; its names). Sinks that are learned scores (gpt-oss) take no slot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,13 +44,16 @@ ONE_GROUP = (KVCacheGroup(FullAttentionSpec(), ()),)
 """Of a pool whose blocks hold all layers."""
 
 
-def kv_cache_groups(windows: Sequence[int | None], *, shared: bool) -> tuple[KVCacheGroup, ...]:
-    """The groups of a model, each of as many layers as its rarest kind has (the last of a kind may have fewer). The
-    first has full attention, if need be without a layer, unless one group has all.
+def kv_cache_groups(
+    windows: Sequence[int | None], *, shared: bool, exempt: Collection[int] = ()
+) -> tuple[KVCacheGroup, ...]:
+    """The groups of a model, each of as many layers as its rarest kind has (some of a kind may have fewer). The first
+    has full attention, if need be without a layer, unless one group has all.
 
     Args:
         windows: of each layer the positions that a token sees; None: all, 0: the layer keeps no keys and values.
         shared: a drafter keeps keys and values of its own in the first group's blocks, to the end of a text.
+        exempt: layers that take more bytes. The groups have theirs in the same places, whose memory they share.
     """
     kinds: dict[int | None, list[int]] = {}
     for layer, window in enumerate(windows):
@@ -59,8 +62,10 @@ def kv_cache_groups(windows: Sequence[int | None], *, shared: bool) -> tuple[KVC
     size = min(map(len, kinds.values()), default=1)
     if shared or len(kinds) > 1:
         kinds.setdefault(None, [])
-    return tuple(
-        KVCacheGroup(SlidingWindowSpec(window) if window else FullAttentionSpec(), tuple(layers[first : first + size]))
-        for window, layers in sorted(kinds.items(), key=lambda kind: kind[0] is not None)
-        for first in range(0, max(1, len(layers)), size)
-    )
+    groups = []
+    for window, layers in sorted(kinds.items(), key=lambda kind: kind[0] is not None):
+        spec = SlidingWindowSpec(window) if window else FullAttentionSpec()
+        layers.sort(key=lambda layer: layer not in exempt)
+        count = max(1, -(-len(layers) // size))
+        groups += [KVCacheGroup(spec, tuple(layers[first::count])) for first in range(count)]
+    return tuple(groups)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -86,30 +87,33 @@ class KVStorage:
         kv_vectors: int = 2,
         kv_sources: Mapping[int, int] | None = None,
         groups: Sequence[KVCacheGroup] = ONE_GROUP,
+        exempt: Collection[int] = (),
     ) -> None:
-        """``kv_sources``: of layers that read another's keys and values, the other."""
-        form = FORMATS[kv_format]
+        """``kv_sources``: of layers that read another's keys and values, the other. ``exempt``: layers in the model's
+        own dtype."""
         devices = [device] * layers if isinstance(device, torch.device) else device
         places = {layer: (i, place) for i, one in enumerate(groups) for place, layer in enumerate(one.layers)}
         self.group_of = [places.get(layer, (0, layer))[0] for layer in range(layers)]
         self.num_groups = len(groups)
         sources = kv_sources or {}
-        shared: dict[int, LayerStorage] = {}
-        self.layers: list[LayerStorage | SharedLayer | None] = []
-        for layer, where in enumerate(devices):
-            place = places.get(layer, (0, layer))[1]
-            if layer in sources:
-                self.layers.append(SharedLayer(self.layers[sources[layer]]))
-            elif where is None:
-                self.layers.append(None)
-            else:
-                if place not in shared:
-                    shared[place] = form(slots, kv_heads, head_dim, dtype, where, kv_vectors)
-                self.layers.append(shared[place])
+        own = [layer for layer, where in enumerate(devices) if where is not None and layer not in sources]
+        in_place: dict[int, dict[KVFormat, list[int]]] = {}
+        for layer in own:
+            forms = in_place.setdefault(places.get(layer, (0, layer))[1], {})
+            forms.setdefault("auto" if layer in exempt else kv_format, []).append(layer)
+        self._read: dict[int, LayerStorage] = {}
+        for forms in in_place.values():
+            where = next(devices[layers[0]] for layers in forms.values())
+            made = _in_one_memory([*forms], slots, kv_heads, head_dim, dtype, where, kv_vectors)
+            self._read |= {layer: made[form] for form, layers in forms.items() for layer in layers}
+        self.layers: list[LayerStorage | SharedLayer | None] = [self._read.get(layer) for layer in range(layers)]
+        for layer, source in sources.items():
+            self._read[layer] = self._read[source]
+            self.layers[layer] = SharedLayer(self._read[source])
 
-    def slot_bytes(self, layers: int) -> int:
-        """Bytes of one slot in the first ``layers`` layers."""
-        return sum(tensor[0].nbytes for layer in self.layers[:layers] if layer for tensor in layer.tensors)
+    def slot_bytes(self, layers: Iterable[int]) -> int:
+        """Bytes of one slot in these layers, of which none is without attention, as they are read."""
+        return sum(tensor[0].nbytes for layer in layers for tensor in self._read[layer].tensors)
 
     def copy(self, source: slice, destination: slice) -> None:
         """Copy a run of slots onto another of equal length, as they are stored."""
@@ -118,9 +122,36 @@ class KVStorage:
                 tensor[destination] = tensor[source]
 
 
+def _in_one_memory(formats: Sequence[KVFormat], slots: int, *sizes: object) -> dict[KVFormat, LayerStorage]:
+    """A storage in each format, of which only one uses a slot at a time: several lie in the same memory."""
+    if len(formats) == 1:
+        return {formats[0]: FORMATS[formats[0]](slots, *sizes)}
+    made = {form: FORMATS[form](1, *sizes) for form in formats}
+    starts = {
+        form: [*accumulate((-(-tensor.nbytes // 8) * 8 for tensor in layer.tensors), initial=0)]  # aligned
+        for form, layer in made.items()
+    }
+    width = max(ends[-1] for ends in starts.values())
+    memory = torch.empty(slots, width, dtype=torch.uint8, device=next(iter(made.values())).tensors[0].device)
+    for form, layer in made.items():
+        layer.tensors = tuple(
+            memory[:, start : start + one.nbytes].view(one.dtype).unflatten(1, one.shape[1:])
+            for start, one in zip(starts[form], layer.tensors, strict=False)
+        )
+    return made
+
+
 def bytes_per_token(
-    kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, kv_vectors: int = 2
+    kv_format: KVFormat,
+    *,
+    layers: int,
+    kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    kv_vectors: int = 2,
+    exempt: int = 0,
 ) -> int:
     """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector. With latent
-    attention (MLA) x 1: the value is part of the key."""
-    return layers * kv_heads * kv_vectors * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))
+    attention (MLA) x 1: the value is part of the key. ``exempt``: layers among them in the model's own dtype."""
+    of_layer, own = (sum(FORMATS[form].vector_bytes(head_dim, dtype)) for form in (kv_format, "auto"))
+    return kv_heads * kv_vectors * ((layers - exempt) * of_layer + exempt * own)

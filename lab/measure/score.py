@@ -17,8 +17,8 @@ from lab.config import EngineConfig, KVFormat
 from lab.engine.engine import Engine
 from lab.kv_cache.block_pool import BlockPool
 from lab.kv_cache.block_table import BlockTable
-from lab.kv_cache.kv_cache import new_storage, num_kv_layers, slot_sizes
-from lab.kv_cache.storage import KVStorage, bytes_per_token, formats_for
+from lab.kv_cache.kv_cache import new_storage, token_bytes
+from lab.kv_cache.storage import KVStorage, formats_for
 from lab.measure.interval import Interval, ratio_interval
 
 CHUNK = 256
@@ -47,13 +47,18 @@ def log_probabilities(
         blocks = -(-len(ids) // config.block_size)
         table = BlockTable(BlockPool(blocks, config.block_size), 0, lambda *_, **__: None, paged=config.paged)
         table.allocate_slots(len(ids))
-        storage = storage or new_storage(engine.target, config.kv_dtype, blocks * config.block_size)
+        storage = storage or storage_for(engine, config, blocks * config.block_size)
         chunk, sdpa = CHUNK, "auto"
     for start in range(0, len(ids), chunk):
         new = ids[start : start + chunk]
         keep = min(len(new), max(0, start + len(new) + 1 - first))
         logits = target.forward([NewTokens(new, start, table, keep)], storage, sdpa)
         yield logits.double().log_softmax(-1)
+
+
+def storage_for(engine: Engine, config: EngineConfig, slots: int) -> KVStorage:
+    """Empty slots for the target, as ``config`` stores its keys and values."""
+    return new_storage(engine.target, config.kv_dtype, slots, skipped=config.kv_cache_dtype_skip_layers)
 
 
 def divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
@@ -98,18 +103,19 @@ def kv_errors(
     windows: list[list[int]],
     report: Callable[[str], None],
     formats: Sequence[KVFormat] | None = None,
+    skipped: str = "",
 ) -> list[FormatError]:
     """Formats, "auto" first (None: all that the target's heads allow), on the same windows of token ids, each at least
     two tokens long and at most the model's context: read from an empty cache, the first token given and all others
-    scored."""
+    scored. ``skipped``: layers that none of them stores (``kv_cache_dtype_skip_layers``)."""
     formats = formats or formats_for(engine.target.head_dim)
-    configs = {form: EngineConfig(kv_dtype=form) for form in formats}
+    configs = {form: EngineConfig(kv_dtype=form, kv_cache_dtype_skip_layers=skipped) for form in formats}
     surprises = {form: [0.0] * len(windows) for form in formats}  # one sum per window
     divergences = {form: [0.0] * len(windows) for form in formats}
     squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in formats}
     for window, ids in enumerate(windows):
         tokens, start, size = len(ids) - 1, 1, EngineConfig().block_size
-        storages = {form: new_storage(engine.target, form, -(-tokens // size) * size) for form in formats}
+        storages = {form: storage_for(engine, config, -(-tokens // size) * size) for form, config in configs.items()}
         passes = [log_probabilities(engine, ids, config, storages[form]) for form, config in configs.items()]
         for chunk in zip(*passes, strict=True):
             written = torch.tensor(ids[start : start + len(chunk[0])], device=chunk[0].device)
@@ -117,14 +123,13 @@ def kv_errors(
             for form, log_q in zip(formats, chunk, strict=True):
                 surprises[form][window] += surprise(log_q, written).sum().item()
                 divergences[form][window] += divergence(chunk[0], log_q).sum().item()
-        for form in formats:
-            squares[form] += storing_squares(storages["auto"], new_storage(engine.target, form, tokens), tokens)
+        for form, config in configs.items():
+            squares[form] += storing_squares(storages["auto"], storage_for(engine, config, tokens), tokens)
         if (window + 1) % 20 == 0 or window + 1 == len(windows):
             report(f"  window {window + 1} of {len(windows)} read")
 
-    model, counts = engine.target, [len(ids) - 1 for ids in windows]
-    shape = {"layers": num_kv_layers(model), "dtype": model.dtype, **slot_sizes(model)}
-    native = bytes_per_token("auto", **shape)
+    counts = [len(ids) - 1 for ids in windows]
+    kept = {form: token_bytes(engine.target, form, skipped) for form in formats}
     rows = []
     for form in formats:
         off, whole = squares[form].sqrt().tolist()
@@ -134,8 +139,8 @@ def kv_errors(
                 kv_dtype=form,
                 key_error=off[0] / whole[0],
                 value_error=off[1] / whole[1],
-                bytes_per_token=bytes_per_token(form, **shape),
-                bytes_ratio=native / bytes_per_token(form, **shape),
+                bytes_per_token=kept[form],
+                bytes_ratio=kept["auto"] / kept[form],
                 perplexity=math.exp(sum(surprises[form]) / sum(counts)),
                 perplexity_ratio=ratio_interval(more, counts).map(math.exp),
                 kl=ratio_interval(divergences[form], counts),

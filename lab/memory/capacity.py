@@ -5,6 +5,7 @@ may need (contiguous) or allocated as they fill (paged; Kwon et al., 2309.06180)
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -14,7 +15,7 @@ import torch
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
 from lab.kv_cache.formats import VectorBytes
-from lab.kv_cache.kv_cache import slot_sizes
+from lab.kv_cache.kv_cache import exempt_layers, slot_sizes
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
@@ -43,6 +44,7 @@ class Deployment:
         shape, parameters: of the model.
         weights: how a parameter of a layer is stored. The compute dtype is float32 if that is, else bfloat16.
         kv_dtype: what a cache slot holds; "auto" is the compute dtype.
+        kv_cache_dtype_skip_layers: layers whose slots hold the compute dtype.
         memory: bytes of the device.
         set_aside: share of the memory kept for activations, the device's own context and fragmentation.
         lengths: of the sequences, each counted at its full length.
@@ -57,6 +59,7 @@ class Deployment:
     parameters: int
     weights: WeightFormat = "bfloat16"
     kv_dtype: KVFormat = "auto"
+    kv_cache_dtype_skip_layers: str = ""
     memory: int
     set_aside: float = 0.1
     lengths: "Lengths"
@@ -72,6 +75,7 @@ class Deployment:
             raise ConfigError(f"A device's memory must be above 0 and at most {MAX_GIB:,} GiB.")
         if not 0 <= self.set_aside < 1:
             raise ConfigError(f"The share set aside must be from 0 to below 1, not {self.set_aside!r}.")
+        exempt_layers(self.shape, self.kv_cache_dtype_skip_layers)
         require_whole("block_size", self.block_size, 1, 1024)
         require_whole("parameters", self.parameters, 1, MAX_PARAMETERS)
 
@@ -86,12 +90,26 @@ class Deployment:
     @property
     def token_bytes(self) -> int:
         """Bytes of one token in all layers that keep it: keys, values and scales."""
-        shape, layers = self.shape, sum(self.shape.kv_layers.values())
-        return bytes_per_token(self.kv_dtype, layers=layers, **slot_sizes(shape), dtype=self.dtype)
+        return sum(self._token_bytes.values())
+
+    @property
+    def exempt(self) -> Counter[int | None]:
+        """The number of exempt layers with keys and values of their own, by the positions that a token sees."""
+        shape = self.shape
+        return shape.windows_among(exempt_layers(shape, self.kv_cache_dtype_skip_layers))
+
+    @property
+    def _token_bytes(self) -> dict[int | None, int]:
+        """Of ``token_bytes`` those in the layers of each window."""
+        sizes, exempt = slot_sizes(self.shape) | {"dtype": self.dtype}, self.exempt
+        return {
+            window: bytes_per_token(self.kv_dtype, layers=layers, exempt=exempt[window], **sizes)
+            for window, layers in self.shape.kv_layers.items()
+        }
 
     def kept(self, tokens: int) -> float:
-        """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers: of one with a sliding window
-        those within it, as a paged cache frees blocks that slid out."""
+        """Tokens of a sequence of ``tokens`` that are kept, the mean over its layers, each by its bytes: of one with a
+        sliding window those within it, as a paged cache frees blocks that slid out."""
         return self._over_layers(lambda window: min(tokens, window or tokens))
 
     @property
@@ -109,8 +127,8 @@ class Deployment:
         return self.mean_kept * self.token_bytes + self.state_bytes
 
     def _over_layers(self, of: Callable[[int | None], float]) -> float:
-        layers = self.shape.kv_layers
-        return sum(count * of(window) for window, count in layers.items()) / sum(layers.values())
+        kept = self._token_bytes
+        return sum(size * of(window) for window, size in kept.items()) / sum(kept.values())
 
     @property
     def weight_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,10 +122,14 @@ class ModelShape:
         return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)), shared=frozenset(kv_sources(config)))
 
     @property
-    def kv_layers(self) -> dict[int | None, int]:
+    def kv_layers(self) -> Counter[int | None]:
         """The number of layers with keys and values of their own, by the positions that a token sees; None: all."""
-        windows = enumerate(self.windows or [None] * self.layers)
-        return Counter(window for layer, window in windows if window != 0 and layer not in self.shared)
+        return self.windows_among(range(self.layers))
+
+    def windows_among(self, layers: Iterable[int]) -> Counter[int | None]:
+        """As ``kv_layers``, of some layers."""
+        windows = self.windows or [None] * self.layers
+        return Counter(windows[layer] for layer in layers if windows[layer] != 0 and layer not in self.shared)
 
     @property
     def query_groups(self) -> int:

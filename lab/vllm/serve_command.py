@@ -83,7 +83,7 @@ def serve_command(
         )
     if max_num_batched_tokens is None and max_num_seqs and max_num_seqs > limit:
         max_num_batched_tokens = max_num_seqs * tokens_of_each(config)
-    speculative = _speculative(config, draft)
+    speculative, skipped = _speculative(config, draft), config.kv_cache_dtype_skip_layers.split() or None
     values = {
         "vllm serve": _name("target", target),
         "--tensor-parallel-size": None if tensor_parallel == 1 else tensor_parallel,
@@ -93,12 +93,13 @@ def serve_command(
         "--max-num-seqs": max_num_seqs,
         "--max-num-batched-tokens": max_num_batched_tokens,
         "--kv-cache-dtype": KV_CACHE_DTYPES.get(config.kv_dtype, config.kv_dtype),
+        "--kv-cache-dtype-skip-layers": None if config.kv_dtype == "auto" else skipped,
         "--block-size": config.block_size if keeps_block_size(config) else None,
         "--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching": "",
         "--speculative-config": json.dumps(speculative) if speculative else None,
         ROUND_METRICS_FLAG: "" if speculative else None,
     }
-    flags = [(flag, "" if value == "" else _quoted(str(value))) for flag, value in values.items() if value is not None]
+    flags = [(flag, _words(value)) for flag, value in values.items() if value is not None]
     return " \\\n    ".join(" ".join(filter(None, flag)) for flag in flags)
 
 
@@ -240,6 +241,12 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, Any]:
             "settings of speculation."
         )
     return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma, **rule}
+
+
+def _words(value: object) -> str:
+    """A flag's value as words for the shell, each of a list by itself."""
+    words = value if isinstance(value, list) else [str(value)] * (value != "")
+    return " ".join(map(_quoted, words))
 
 
 def _name(what: str, name: str) -> str:

@@ -28,6 +28,15 @@ def test_an_exact_cache_has_no_error_and_coarser_formats_have_more(lab):
     assert int4.perplexity / auto.perplexity == pytest.approx(int4.perplexity_ratio.value)
 
 
+def test_exempt_layers_leave_less_error_and_take_more_bytes(lab):
+    ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(6)]
+    rows = [kv_errors(lab, ids, silent, ["auto", "int4"], skipped) for skipped in ("", "0", "0 1")]
+    (_, every), (_, one), (auto, none) = rows
+    assert every.key_error > one.key_error > none.key_error == none.value_error == none.kl.value == 0
+    assert every.bytes_per_token < one.bytes_per_token < none.bytes_per_token == auto.bytes_per_token
+    assert every.kl.value > one.kl.value > 0
+
+
 def test_perplexity_is_that_of_the_text_and_divergence_and_errors_those_of_all_windows(lab):
     ids = list(range(40, 100))
     auto, *_ = kv_errors(lab, [ids, ids[:30]], silent)

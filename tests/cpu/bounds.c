@@ -126,6 +126,8 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
             floats(HIDDEN, 1), floats(HIDDEN, 1), l ? floats(d, 1) : NULL, l ? floats(d, 1) : NULL,
             linear(HIDDEN, HEADS * d, 1), linear(HIDDEN, KV_HEADS * d, 0), linear(HIDDEN, KV_HEADS * d, 1),
             linear(HEADS * d, HIDDEN, 0), linear(HIDDEN, INNER, 1), linear(HIDDEN, INNER, 0), linear(INNER, HIDDEN, 1)};
+        cache[l] = (Slots){.format = format, .group = group, .slot_bytes = (int64_t)KV_HEADS * bytes, .head_bytes = bytes,
+                           .slot_scales = KV_HEADS * groups, .head_scales = groups};
         uint8_t **parts[] = {&cache[l].keys, &cache[l].values, &cache[l].key_scales, &cache[l].value_scales};
         for (int i = 0; i < 4; i++)
             if (i < 2 || format != PLAIN)
@@ -134,7 +136,6 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
     Model model = {HIDDEN, HEADS, KV_HEADS, d, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
                    floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, n, 0)};
     if (odd) ((float *)model.embedding)[(n - 1) * HIDDEN] = NAN;
-    const Storage storage = {format, group, (int64_t)KV_HEADS * bytes, bytes, KV_HEADS * groups, groups, cache};
     int32_t *tables = malloc(sizeof(int32_t) * SEQUENCES * height), *keep = malloc(sizeof(int32_t) * SEQUENCES);
     int64_t *token_ids = malloc(sizeof(int64_t) * rows), *tokens = malloc(sizeof(int64_t) * SEQUENCES * WIDTH);
     for (int i = 0; i < SEQUENCES * height; i++) tables[i] = SEQUENCES * height - 1 - i;
@@ -142,14 +143,14 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
     keep[0] = 16, keep[1] = 18, keep[2] = 19;
     Plan plan = {SEQUENCES, rows, SEQUENCES, block_size, height, starts, counts, tables, token_ids, keep};
     float *logits = floats((size_t)SEQUENCES * n, 0), *q = floats((size_t)SEQUENCES * WIDTH * n, 0);
-    REQUIRE(!forward(&model, LAYERS, &storage, &plan, logits, 1 + odd), "memory");
+    REQUIRE(!forward(&model, LAYERS, cache, &plan, logits, 1 + odd), "memory");
     const Choices choices = {samplings, WIDTH, NULL};
-    REQUIRE(!decode_ahead(&model, LAYERS, &storage, &plan, windows, WIDTH, &choices, tokens, q, 1 + odd), "memory");
+    REQUIRE(!decode_ahead(&model, LAYERS, cache, &plan, windows, WIDTH, &choices, tokens, q, 1 + odd), "memory");
     for (int s = 0; s < SEQUENCES; s++)
         for (int i = 0; i < windows[s]; i++)
             REQUIRE(0 <= tokens[s * WIDTH + i] && tokens[s * WIDTH + i] < n, "token %d", (int)tokens[s * WIDTH + i]);
     plan.kept = 0;
-    REQUIRE(!forward(&model, LAYERS - 1, &storage, &plan, NULL, 1), "memory");
+    REQUIRE(!forward(&model, LAYERS - 1, cache, &plan, NULL, 1), "memory");
     for (int l = 0; l < LAYERS; l++) {
         Linear *all[] = {&layers[l].query, &layers[l].key, &layers[l].value, &layers[l].output,
                          &layers[l].gate, &layers[l].up, &layers[l].down};

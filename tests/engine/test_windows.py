@@ -276,3 +276,52 @@ def test_a_continuation_that_joins_late_shares_nothing_that_slid_out() -> None:
     joined = next(event for event in runs[2].events if isinstance(event, Admitted))
     assert joined.running == 2  # the other continuation is under way
     assert runs[2].token_ids == runs[1].token_ids == tiny_models.continuation(lab, runs[1].prompt_token_ids, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "skipped", "exempt"),
+    [
+        ("gemma2", "sliding_window", 2),
+        ("gemma2", "1", 1),
+        ("mistral", "0 2", 2),
+        ("llama", "0 2", 2),
+        ("qwen3", "1", 1),
+    ],
+)
+def test_exempt_layers_keep_their_dtype_beside_quantised_ones(kind: str, skipped: str, exempt: int) -> None:
+    """Whatever the blocks, drafts, prefixes and preemption, the same tokens; those of the model where all are exempt.
+    In float64: in float32 the last digit decides now and then about a step of INT4."""
+    model = (
+        windowed(kind) if kind in KINDS else LanguageModel(tiny_models.random_model(kind, num_hidden_layers=3), kind)
+    )
+    model.model.double()
+    draft = LanguageModel(tiny_models.perturbed(model.model, 0.02), "draft")
+    lab = new_engine(model, tiny_models.tokenizer(), draft)
+    whole, form = lab.token_bytes(EngineConfig()), {"kv_dtype": "int4", "kv_cache_dtype_skip_layers": skipped}
+    part = lab.token_bytes(EngineConfig(kv_dtype="int4"))
+    assert lab.token_bytes(EngineConfig(**form)) == part + exempt * (whole - part) // 3
+    paged = form | {"paged": True, "block_size": 4, "enable_prefix_caching": True}
+    configs = [
+        EngineConfig(**form),
+        EngineConfig(**paged),
+        EngineConfig(**paged, speculative="draft"),
+        EngineConfig(**paged, speculative="early_exit", early_exit_layer=2),
+    ]
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True)
+    prompts = ("Once upon a time there was a cat, and the cat was old", "A", "Once upon a time")
+    wanted = [lab.generate(prompt, configs[0], sampling).token_ids for prompt in prompts]
+    exact = [lab.generate(prompt, EngineConfig(), sampling).token_ids for prompt in prompts]
+    assert wanted != exact
+    for config in configs[1:]:
+        groups = lab.generate("B", config, SamplingParams(max_tokens=1)).started.group_windows
+        small = dataclasses.replace(
+            config, num_blocks=32 * max(1, len(groups))
+        )  # the longest text fits, and little else
+        runs = [it.result() for it in [lab.submit(prompt, small, sampling) for prompt in prompts]]
+        assert [run.token_ids for run in runs] == wanted, config
+    every = EngineConfig(**paged | {"kv_cache_dtype_skip_layers": "0 1 2"}, speculative="draft")
+    assert [lab.generate(prompt, every, sampling).token_ids for prompt in prompts] == exact
+    assert lab.occupancy().live == 0
+    with pytest.raises(ConfigError, match="names layer 3, and the model has 3"):
+        lab.generate("A", EngineConfig(kv_dtype="int8", kv_cache_dtype_skip_layers="3"), sampling)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lab.errors import ConfigError
 from lab.kv_cache.float8 import Float8HeadLayer, Float8Layer
 from lab.kv_cache.formats import Int4Layer, Int8Layer, pack, unpack
+from lab.kv_cache.kv_cache_groups import kv_cache_groups
 from lab.kv_cache.rotated import RotatedInt4Layer, rotation
 from lab.kv_cache.storage import FORMATS, KVStorage, bytes_per_token
 from lab.kv_cache.turboquant import LEVELS, TurboQuantLayer
@@ -113,6 +114,31 @@ def test_three_bits_from_a_codebook_lose_what_theory_says_and_keep_lengths():
         read = TurboQuantLayer.dequantise(*TurboQuantLayer.quantise(x))
         assert 0.025 < ((read - x).norm(dim=-1) / x.norm(dim=-1)).square().mean() < 0.040
         torch.testing.assert_close(read.norm(dim=-1), x.norm(dim=-1), rtol=0.005, atol=0)
+
+
+@pytest.mark.parametrize("kv_format", [form for form in FORMATS if form != "auto"])
+@pytest.mark.parametrize("exempt", [{0}, {1, 2}, {0, 3}, {0, 1, 2, 3}])
+def test_exempt_layers_keep_what_was_written_beside_others_in_the_same_memory(kv_format, exempt):
+    """Two groups take turns of blocks, and layers in the same place of both share their memory."""
+    groups = kv_cache_groups([None, 4, None, 4], shared=False, exempt=exempt)
+    made = {"dtype": torch.bfloat16, "device": torch.device("cpu"), **SHAPE, "layers": 4}
+    mixed, own = KVStorage(kv_format, 20, **made, groups=groups, exempt=exempt), KVStorage(kv_format, 20, **made)
+    assert mixed.group_of == [0, 1, 0, 1]
+    written = torch.randn(4, 2, 10, 3, 16, dtype=torch.bfloat16)
+    slots = [torch.arange(20).view(5, 2, 2)[:, group].flatten() for group in mixed.group_of]
+    for storage in (mixed, own):
+        for layer, its, numbers in zip(storage.layers, slots, written, strict=True):
+            layer.write(its, *numbers)
+    mixed.copy(slice(4, 8), slice(12, 16))
+    for layer, its in enumerate(slots):
+        found = torch.stack(mixed.layers[layer].read(its))
+        wanted = written[layer] if layer in exempt else torch.stack(own.layers[layer].read(its))
+        assert torch.equal(found[:, :6], wanted[:, :6])
+        assert torch.equal(found[:, 6:8], wanted[:, 2:4])
+    whole = dict.fromkeys(tensor.untyped_storage() for layer in mixed.layers for tensor in layer.tensors)
+    wide = max(len(exempt & {*group.layers}) for group in groups)
+    sizes = {name: size for name, size in made.items() if name != "device"} | {"layers": 2, "exempt": wide}
+    assert sum({one.data_ptr(): one.nbytes() for one in whole}.values()) == 20 * bytes_per_token(kv_format, **sizes)
 
 
 def test_all_256_bytes_survive_unpacking_and_packing():

@@ -79,6 +79,10 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama(kv_dtype="fp8_per_token_head").token_bytes == 32 * 8 * 2 * (128 + 4)
     assert llama(kv_dtype="int4_per_token_head").token_bytes == 32 * 8 * 2 * (64 + 2 * 2)
     assert llama(kv_dtype="turboquant_3bit_nc").token_bytes == 32 * 8 * 2 * (48 + 2)
+    assert llama(kv_dtype="int4", kv_cache_dtype_skip_layers="0 31").token_bytes == 8 * 2 * (30 * 72 + 2 * 256)
+    assert llama(kv_dtype="int4", kv_cache_dtype_skip_layers="sliding_window").token_bytes == 32 * 8 * 2 * 72
+    with pytest.raises(ConfigError, match="names layer 32"):
+        llama(kv_cache_dtype_skip_layers="32")
     assert llama(weights="float32").token_bytes == 2 * 131_072
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
@@ -148,6 +152,12 @@ def test_a_hybrid_takes_what_the_engine_allocates_and_a_window_keeps_its_newest_
     deployment = Deployment(shape=gemma.shape, parameters=gemma.parameters, **both)
     assert deployment.kept(100) == pytest.approx((9 + 100 + 9) / 3)
     assert deployment.kept(5) == 5
+    for skipped, exempt in (("sliding_window", {0, 2}), ("1", {1})):
+        mixed = replace(deployment, kv_dtype="int8", kv_cache_dtype_skip_layers=skipped)
+        heads = 2 * gemma.shape.kv_heads  # keys and values
+        layers = [heads * (64 if layer in exempt else 16 + 4) for layer in range(3)]
+        assert mixed.token_bytes == sum(layers)
+        assert mixed.sequence_bytes(100) == pytest.approx(9 * layers[0] + 100 * layers[1] + 9 * layers[2])
     assert deployment.blocks_per_sequence("contiguous") == pytest.approx((1 + 20 + 1) / 3)
     assert sum(deployment.split("paged")) == pytest.approx(GiB)
     assert any("2 of 3 layers need 9 tokens" in note for note in kept_by_layers(gemma, str))

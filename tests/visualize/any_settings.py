@@ -34,6 +34,7 @@ def values(setting: Setting) -> st.SearchStrategy[Any]:
 LAB = {name: values(one) for name, one in FORM.settings.items()} | {
     "stop": st.lists(values(FORM["stop"]).filter(bool), max_size=3).map(stops_as_text),
     "stop_token_ids": st.lists(st.integers(0, 10**6), max_size=3).map(listed_ids),
+    "kv_cache_dtype_skip_layers": st.sampled_from(["", "0 15", "3", "sliding_window"]),
     "token_ids": st.just(False),
 }
 """Values of the Lab's settings by name."""

@@ -32,6 +32,8 @@ def test_every_choice_has_an_answer() -> None:
     for name in others:
         for value in FORM[name].options:
             assert said(**{name: value})["command"]
+    assert "--kv-cache-dtype-skip-layers 0 31" in said(kv_dtype="int8", kv_cache_dtype_skip_layers="0 31")["command"]
+    assert "names layer 99" in said(kv_dtype="int8", kv_cache_dtype_skip_layers="99")["say"]
 
 
 def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:

@@ -195,6 +195,12 @@ def test_every_input_has_an_effect() -> None:
     others |= {"longest": 5000, "batch": 3, "block_size": 32}
     for name, value in others.items():
         assert answer(**{name: value}) != answer(), name
+    exempt = answer(kv_dtype="int4", kv_cache_dtype_skip_layers="0 31")
+    assert exempt != answer(kv_dtype="int4")
+    row = next(row for row in exempt["formula"] if row["name"] == "token")
+    numbers, token = row["numbers"].replace("×", "*"), row["result"].partition(" ")[0]
+    assert eval(numbers) == int(token.replace(",", "")) == 16 * (30 * 72 + 2 * 256)
+    assert answer(kv_cache_dtype_skip_layers="0 99") == answer()  # hidden, as nothing is quantised
     assert answer(gpu=OTHER, memory=50) != answer(gpu=OTHER, memory=40)
 
 

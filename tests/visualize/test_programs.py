@@ -262,6 +262,7 @@ def test_bounds_and_what_is_wrong_are_reported_in_short_and_text_comes_back_as_i
 
 def test_the_calculator_calculates_with_what_it_is_given() -> None:
     given = {"weights": "int8", "kv_dtype": "int4", "set_aside": 0.3, "mean": 300, "longest": 2000, "block_size": 32}
+    given |= {"kv_cache_dtype_skip_layers": "0 31"}
     usual, other = (complete(programs().calculator("llama-3.1-8b", memory=40.0, **changes)) for changes in ({}, given))
     assert {name: other[name] for name in given} == given
     assert other["memory_bytes"] == usual["memory_bytes"] == 40 * 2**30

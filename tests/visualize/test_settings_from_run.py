@@ -94,6 +94,7 @@ OTHERS = {"kv_dtype": "int8", "eviction": "priority", "prefill_attention": "math
     "rejection_sample_method": "block",
     "draft_sample_method": "greedy",
     "num_speculative_tokens_per_batch_size": "1-4:2",
+    "kv_cache_dtype_skip_layers": "0 15",
 }
 
 

@@ -24,6 +24,7 @@ NEEDED = {
     "num_speculative_tokens": {"speculative": "draft"},
     "num_speculative_tokens_per_batch_size": {"speculative": "draft"},
     "adaptive_window": {"speculative": "draft"},
+    "kv_cache_dtype_skip_layers": {"kv_dtype": "int8"},
     "logprobs": {"speculative": "draft"},
     "enable_prefix_caching": {"paged": True},
     "eviction": {"paged": True, "enable_prefix_caching": True},
@@ -46,7 +47,7 @@ def started(**changes: Any) -> RunStarted:
 def other(name: str) -> Any:
     usual = ENGINE_DEFAULTS[name]
     if SETTINGS[name].kind == "text" and usual == "":
-        return "1-4:2"
+        return "0 15" if name == "kv_cache_dtype_skip_layers" else "1-4:2"
     if name in ("stop", "stop_token_ids"):
         return ["END"] if name == "stop" else [3]
     options = [value for value in SETTINGS[name].options if value not in (usual, None)]

@@ -56,6 +56,9 @@ def test_settings_become_flags() -> None:
         "--enable-prefix-caching": None,
         "--per-request-spec-decode-metrics": "detailed",
     }
+    int4 = replace(config, kv_dtype="int4", kv_cache_dtype_skip_layers="0 31 sliding_window")
+    assert "--kv-cache-dtype-skip-layers 0 31 sliding_window \\\n" in serve_command(int4, "a/b", "c/d")
+    assert "skip-layers" not in serve_command(replace(int4, kv_dtype="auto"), "a/b", "c/d")
     block = replace(config, rejection_sample_method="block")
     speculative["rejection_sample_method"] = "block"
     assert json.loads(flags(serve_command(block, "a/b", "c/d"))["--speculative-config"]) == speculative

@@ -224,6 +224,7 @@ class Programs:
         memory: float | None = None,
         weights: WeightFormat = "bfloat16",
         kv_dtype: KVFormat = "auto",
+        kv_cache_dtype_skip_layers: str = "",
         set_aside: float = 0.1,
         mean: float = 500,
         longest: int = 4096,
@@ -237,6 +238,7 @@ class Programs:
             memory: GiB of another device, which then counts instead
             weights: what a parameter is stored as
             kv_dtype: what a cache slot holds
+            kv_cache_dtype_skip_layers: layers whose slots hold the compute dtype, like 0 15, or sliding_window
             set_aside: share of the memory that is kept for activations and the driver
             mean: mean length of a sequence in tokens
             longest: the longest sequence in tokens, for which contiguous allocation reserves room
@@ -254,6 +256,7 @@ class Programs:
             state_bytes=found.state_bytes,
             weights=weights,
             kv_dtype=kv_dtype,
+            kv_cache_dtype_skip_layers=kv_cache_dtype_skip_layers,
             memory=device_bytes(gpu, memory),
             set_aside=set_aside,
             lengths=Lengths(mean, longest),

@@ -14,7 +14,6 @@ enum {
 
 typedef struct { /* the new tokens of one sequence and one KV head */
     const Model *model;
-    const Storage *storage;
     const Slots *slots;
     const int32_t *table;
     int block_size, start, count, head;
@@ -44,8 +43,8 @@ static void store_token(const Task *task, const Layer *layer, int t) {
     if (layer->key_norm) rms_norm(k, layer->key_norm, model->epsilon, 1, d, k);
     rotate(k, model->cosine + at, model->sine + at, d);
     const int64_t slot = slot_of(task, position);
-    write_slot(task->storage, slots->keys, slots->key_scales, slot, task->head, k, d);
-    write_slot(task->storage, slots->values, slots->value_scales, slot, task->head, v, d);
+    write_slot(slots, slots->keys, slots->key_scales, slot, task->head, k, d);
+    write_slot(slots, slots->values, slots->value_scales, slot, task->head, v, d);
 }
 
 /* Rotate the new queries and keys, and store the keys and values. */
@@ -69,9 +68,9 @@ static void prefetch_tile(const Task *task, int begin) {
     const int end = task->start + task->count < begin + TILE_COLUMNS ? task->start + task->count : begin + TILE_COLUMNS;
     for (int position = begin; position < end; position++) {
         const int64_t slot = slot_of(task, position);
-        const uint8_t *key = numbers_at(task->storage, task->slots->keys, slot, task->head);
-        const uint8_t *value = numbers_at(task->storage, task->slots->values, slot, task->head);
-        for (int i = 0; i < task->storage->head_bytes; i += LINE)
+        const uint8_t *key = numbers_at(task->slots, task->slots->keys, slot, task->head);
+        const uint8_t *value = numbers_at(task->slots, task->slots->values, slot, task->head);
+        for (int i = 0; i < task->slots->head_bytes; i += LINE)
             __builtin_prefetch(key + i, 0, 2), __builtin_prefetch(value + i, 0, 2);
     }
 }
@@ -126,7 +125,6 @@ static inline float update_softmax(Softmax *softmax, float *score, int visible, 
 static inline __attribute__((always_inline)) void attend_heads(
     const Task *task, const Layer *layer, float *output, Softmax *softmax, const int d) {
     const Model *model = task->model;
-    const Storage *storage = task->storage;
     const Slots *slots = task->slots;
     const int group = model->heads / model->kv_heads;
     const int queries = task->count * group, stop = task->start + task->count;
@@ -142,8 +140,8 @@ static inline __attribute__((always_inline)) void attend_heads(
         prefetch_tile(task, begin + TILE_COLUMNS);
         for (int c = 0; c < columns; c++) {
             const int64_t slot = slot_of(task, begin + c);
-            key[c] = read_slot(storage, slots->keys, slots->key_scales, slot, task->head, d, keys + c * d);
-            value[c] = read_slot(storage, slots->values, slots->value_scales, slot, task->head, d, values + c * d);
+            key[c] = read_slot(slots, slots->keys, slots->key_scales, slot, task->head, d, keys + c * d);
+            value[c] = read_slot(slots, slots->values, slots->value_scales, slot, task->head, d, values + c * d);
         }
         for (int c = columns; c < TILE_COLUMNS; c++) key[c] = key[0]; /* any numbers: their scores do not count */
         if (queries >= TRANSPOSE_FROM)

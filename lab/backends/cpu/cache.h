@@ -41,22 +41,22 @@ static void write_int4(uint8_t *to, uint16_t *scales, const float *x, int n, int
 }
 
 /* Where a head's numbers lie in a slot. */
-static inline uint8_t *numbers_at(const Storage *storage, const uint8_t *numbers, int64_t slot, int head) {
-    return (uint8_t *)numbers + slot * storage->slot_bytes + head * storage->head_bytes;
+static inline uint8_t *numbers_at(const Slots *slots, const uint8_t *numbers, int64_t slot, int head) {
+    return (uint8_t *)numbers + slot * slots->slot_bytes + head * slots->head_bytes;
 }
 
-static inline int64_t scales_at(const Storage *storage, int64_t slot, int head) {
-    return slot * storage->slot_scales + head * storage->head_scales;
+static inline int64_t scales_at(const Slots *slots, int64_t slot, int head) {
+    return slot * slots->slot_scales + head * slots->head_scales;
 }
 
 static void write_slot(
-    const Storage *storage, uint8_t *numbers, uint8_t *scales, int64_t slot, int head, const float *x, int n) {
-    uint8_t *to = numbers_at(storage, numbers, slot, head);
-    const int64_t scale = scales_at(storage, slot, head);
-    switch (storage->format) {
+    const Slots *slots, uint8_t *numbers, uint8_t *scales, int64_t slot, int head, const float *x, int n) {
+    uint8_t *to = numbers_at(slots, numbers, slot, head);
+    const int64_t scale = scales_at(slots, slot, head);
+    switch (slots->format) {
     case PLAIN: memcpy(to, x, n * sizeof(float)); break;
     case INT8: write_int8((int8_t *)to, (float *)scales + scale, x, n); break;
-    case INT4: write_int4(to, (uint16_t *)scales + scale, x, n, storage->group);
+    case INT4: write_int4(to, (uint16_t *)scales + scale, x, n, slots->group);
     }
 }
 
@@ -73,17 +73,17 @@ static inline __attribute__((always_inline)) void read_int4(
 
 /* A slot's vector as float32: in place, or dequantised into `buffer`. */
 static const float *read_slot(
-    const Storage *storage, const uint8_t *numbers, const uint8_t *scales, int64_t slot, int head, int n,
+    const Slots *slots, const uint8_t *numbers, const uint8_t *scales, int64_t slot, int head, int n,
     float *buffer) {
-    const uint8_t *from = numbers_at(storage, numbers, slot, head);
-    const int64_t scale = scales_at(storage, slot, head);
-    switch (storage->format) {
+    const uint8_t *from = numbers_at(slots, numbers, slot, head);
+    const int64_t scale = scales_at(slots, slot, head);
+    switch (slots->format) {
     case PLAIN: return (const float *)from;
     case INT8:
         for (int i = 0; i < n; i++) buffer[i] = ((const int8_t *)from)[i] * ((const float *)scales)[scale];
         return buffer;
     case INT4:
-        read_int4(from, (const uint16_t *)scales + scale, n, storage->group, buffer);
+        read_int4(from, (const uint16_t *)scales + scale, n, slots->group, buffer);
     }
     return buffer;
 }

@@ -41,17 +41,13 @@ typedef struct {
     const DFlash *dflash; /* NULL: it is none, and new tokens see only those before them */
 } Model;
 
-typedef struct { /* one layer's slots */
+typedef struct { /* one layer's slots, in its own format */
     uint8_t *keys, *values;
     uint8_t *key_scales, *value_scales; /* not read for PLAIN */
-} Slots;
-
-typedef struct {
     int32_t format, group; /* group: numbers that share a scale */
     int64_t slot_bytes, head_bytes;     /* from a slot to the next, and from a head's numbers to the next head's */
     int64_t slot_scales, head_scales;   /* the same for scales, counted in scales */
-    const Slots *layer;
-} Storage;
+} Slots;
 
 typedef struct {
     int32_t sequences, rows, kept, block_size, height;

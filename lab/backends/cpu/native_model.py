@@ -3,7 +3,7 @@
 import threading
 from array import array
 from collections.abc import Sequence
-from ctypes import addressof, byref, c_int32, c_void_p
+from ctypes import Array, addressof, byref, c_int32, c_void_p
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +19,7 @@ from lab.backends.cpu.structs import (
     ModelStruct,
     PackedWeights,
     PlanStruct,
-    Storage,
+    Slots,
     describe,
     pack,
     packed_size,
@@ -86,7 +86,7 @@ class NativeModel:
         self.rounded = rounded and bool(c_int32.in_dll(compiled, "has_bfloat16_products").value)
         self._library, self._lanes = compiled, c_int32.in_dll(compiled, "vector_lanes").value
         self._alive: list[object] = []  # what C points to
-        self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
+        self._storages: WeakKeyDictionary[KVStorage, Array[Slots]] = WeakKeyDictionary()
         numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
         self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
 
@@ -158,7 +158,7 @@ class NativeModel:
         refuse_lack_of_memory(failed)
         return tokens, q
 
-    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Storage, object]:
+    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Array[Slots], object]:
         """The plan of a step, the slots it writes to, and the objects to keep alive until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
@@ -180,12 +180,12 @@ class NativeModel:
 
     # -- what C points to ----------------------------------------------------------------------
 
-    def _storage(self, storage: KVStorage) -> Storage:
+    def _storage(self, storage: KVStorage) -> Array[Slots]:
         if storage not in self._storages:
             self._storages[storage] = describe(storage)
         return self._storages[storage]
 
-    def _scratch(self, slots: int) -> Storage:
+    def _scratch(self, slots: int) -> Array[Slots]:
         """Scratch space for one layer's keys and values, which all layers use in turn."""
         shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
         one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))

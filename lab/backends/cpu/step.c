@@ -23,7 +23,7 @@
 /* A forward pass as its threads see it. The matrices are shared: [rows, ...]. */
 typedef struct {
     const Model *model;
-    const Storage *storage;
+    const Slots *storage; /* [layers] */
     const Plan *plan;
     float *x, *query, *key, *value, *inner, *logits;
     int *claimed; /* [layers]: how many heads of attention threads have claimed */
@@ -36,7 +36,7 @@ static Task task_of(const Forward *shared, int l, int s, int head, int row) {
     const Plan *plan = shared->plan;
     const size_t d = model->head_dim, q_row = model->heads * d, kv_row = model->kv_heads * d;
     return (Task){
-        .model = model, .storage = shared->storage, .slots = shared->storage->layer + l, .head = head,
+        .model = model, .slots = shared->storage + l, .head = head,
         .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
         .start = plan->starts[s], .count = plan->counts[s],
         .query = shared->query + row * q_row + head * (model->heads / model->kv_heads) * d,
@@ -139,7 +139,7 @@ static void forward_thread(void *argument) {
 /* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if memory
    runs out. */
 int forward(
-    const Model *model, int layers, const Storage *storage, const Plan *plan, float *logits, int threads) {
+    const Model *model, int layers, const Slots *storage, const Plan *plan, float *logits, int threads) {
     const int rows = plan->rows, hidden = model->hidden;
     const size_t q_row = (size_t)model->heads * model->head_dim, kv_row = (size_t)model->kv_heads * model->head_dim;
     const int intermediate = model->layer[0].gate.outputs;
@@ -198,7 +198,7 @@ static void store_thread(void *argument) {
 
 /* Store the keys and values that a DFlash head makes of its target's hidden states, `fused` of the plan [rows, inputs of
    `fuse`]. Returns as forward does. */
-int store_text(const Model *model, int layers, const Storage *storage, const Plan *plan, int threads) {
+int store_text(const Model *model, int layers, const Slots *storage, const Plan *plan, int threads) {
     const size_t rows = plan->rows, kv_row = (size_t)model->kv_heads * model->head_dim;
     float *x = malloc(rows * (model->hidden + 2 * layers * kv_row) * sizeof(float));
     if (!x) return 1;
@@ -259,7 +259,7 @@ static void spread(const Model *model, const float *found, int rows, float *logi
    s x width + i in choices, tokens and q [indices, vocabulary]; indices past a window stay as they are. Returns as
    forward does. */
 int decode_ahead(
-    const Model *model, int layers, const Storage *storage, const Plan *plan, const int32_t *windows, int width,
+    const Model *model, int layers, const Slots *storage, const Plan *plan, const int32_t *windows, int width,
     const Choices *choices, int64_t *tokens, float *q, int threads) {
     const int n = model->eagle3 ? model->eagle3->vocabulary : model->head.outputs, hidden = model->hidden;
     const int sequences = plan->sequences, height = plan->height;

@@ -2,11 +2,11 @@
 
 import mmap
 from contextlib import suppress
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Array, Structure, c_float, c_int32, c_int64, c_void_p
 
 import torch
 
-from lab.kv_cache.storage import KVStorage, parts
+from lab.kv_cache.storage import KVStorage, LayerStorage, parts
 
 FORMATS = ("plain", "int8", "int4")
 
@@ -47,14 +47,10 @@ class ModelStruct(Structure):
 
 
 class Slots(Structure):
-    _fields_ = tuple((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales"))
-
-
-class Storage(Structure):
     _fields_ = (
+        *((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales")),
         *((name, c_int32) for name in ("format", "group")),
         *((name, c_int64) for name in ("slot_bytes", "head_bytes", "slot_scales", "head_scales")),
-        ("layer", POINTER(Slots)),
     )
 
 
@@ -132,15 +128,17 @@ def in_large_pages(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.bfloat16)
 
 
-def describe(storage: KVStorage, repeated: int = 1) -> Storage:
-    """Addresses and strides of a cache's numbers and scales; its layers ``repeated`` times over."""
-    slots = []
-    for layer in storage.layers * repeated:
-        form, tensors = parts(layer)
-        slots.append(Slots(*(tensor.data_ptr() for tensor in tensors)))
+def describe(storage: KVStorage, repeated: int = 1) -> Array[Slots]:
+    """Each layer's format, and the addresses and strides of its numbers and scales; the layers ``repeated`` times
+    over."""
+    slots = [_slots(layer) for layer in storage.layers] * repeated
+    return (Slots * len(slots))(*slots)
+
+
+def _slots(layer: LayerStorage) -> Slots:
+    form, tensors = parts(layer)
     keys, _, scales, _ = tensors
-    groups = scales.shape[-1]
     head_dim = keys.shape[-1] * (2 if form == "int4" else 1)
     bytes_apart = (keys.stride(i) * keys.element_size() for i in (0, 1))
-    layout = FORMATS.index(form), head_dim // groups, *bytes_apart, scales.stride(0), scales.stride(1)
-    return Storage(*layout, (Slots * len(slots))(*slots))
+    layout = FORMATS.index(form), head_dim // scales.shape[-1], *bytes_apart, scales.stride(0), scales.stride(1)
+    return Slots(*(tensor.data_ptr() for tensor in tensors), *layout)

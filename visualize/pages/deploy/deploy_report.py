@@ -96,11 +96,13 @@ def _needed(inputs: DeployInputs, target: ModelInfo, draft: ModelInfo | None) ->
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
     block_size = config.block_size if keeps_block_size(config) else DEFAULT_BLOCK_SIZE
-    blocks = {"kv_dtype": config.kv_dtype, "block_size": block_size}
+    blocks = {name: getattr(config, name) for name in ("kv_dtype", "kv_cache_dtype_skip_layers")}
+    blocks |= {"block_size": block_size}
     asked = calculator.MemoryInputs(**machine, **blocks)
     if draft is None:
         return asked.deployment(target)
-    whole = replace(asked, weights="float32" if inputs.weights == "float32" else "bfloat16")
+    weights = "float32" if inputs.weights == "float32" else "bfloat16"
+    whole = replace(asked, weights=weights, kv_cache_dtype_skip_layers="")
     return WithDraft(**vars(asked.deployment(target)), draft=whole.deployment(draft))
 
 

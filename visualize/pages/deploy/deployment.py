@@ -38,6 +38,7 @@ FORM = Form(
         Setting("draft_hub", "Draft's name", "With the target's own tokenizer.", **_NAME),
         _shared(LAB, "num_speculative_tokens", LAB["num_speculative_tokens"].help),
         _shared(LAB, "kv_dtype"),
+        _shared(LAB, "kv_cache_dtype_skip_layers", LAB["kv_cache_dtype_skip_layers"].help),
         _shared(LAB, "enable_prefix_caching", LAB["enable_prefix_caching"].help),
         _shared(LAB, "block_size", options={size: str(size) for size in (1, 4, 8, 16, 32, 64, 128)}),
         MEMORY["gpu"],

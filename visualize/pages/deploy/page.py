@@ -34,7 +34,7 @@ def build(pages: gr.Blocks) -> None:
     shown = [controls[name] for name in HIDDEN]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event
     gr.on(turned(values) + pasted, _answer, values, view, **LATEST)
-    hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculative")]
+    hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculative", "kv_dtype")]
     gr.on(hiding, _show, values, shown, **LATEST)
     keep_address(values, FORM)
     ready(pages.load(opened, outputs=[*widgets.folds, *values], **QUIET).then(_answer, values, view, **QUIET))
@@ -55,6 +55,7 @@ HIDDEN = {
     "hub": lambda inputs: inputs.model == OTHER,
     "draft_model": lambda inputs: inputs.speculative == "draft",
     "draft_hub": lambda inputs: inputs.speculative == "draft" and inputs.draft_model == OTHER,
+    "kv_cache_dtype_skip_layers": lambda inputs: inputs.kv_dtype != "auto",
     "memory": lambda inputs: inputs.gpu == OTHER,
 }
 """Controls that are shown only for certain values of others, and the condition for each."""

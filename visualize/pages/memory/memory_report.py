@@ -104,7 +104,6 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     """Each step of the calculation: in words, with the numbers, and its result."""
     shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
     vector, token = chosen.vector_bytes, chosen.token_bytes
-    vectors = "2 (key, value)" if shape.kv_vectors == 2 else "1 (latent and rotary key)"
     bits = WEIGHT_BITS[chosen.weights]
     kv = KV_DTYPES[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
     weights = "parameters × bits / 8", f"{chosen.parameters:,} × {bits} / 8"
@@ -129,8 +128,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ),
         (
             "token",
-            f"layers with attention × KV heads × {vectors} × vector",
-            f"{sum(shape.kv_layers.values())} × {shape.kv_heads} × {shape.kv_vectors} × {sum(vector)}",
+            *_token(chosen),
             f"{token:,} B = {size(token)}",
         ),
         (
@@ -169,6 +167,19 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     return [
         {"name": name, "words": words, "numbers": numbers, "result": result} for name, words, numbers, result in rows
     ]
+
+
+def _token(chosen: Deployment) -> tuple[str, str]:
+    """A token's bytes in words, and with the numbers."""
+    shape, vector = chosen.shape, sum(chosen.vector_bytes)
+    vectors = "2 (key, value)" if shape.kv_vectors == 2 else "1 (latent and rotary key)"
+    layers, exempt = shape.kv_layers.total(), chosen.exempt.total()
+    words, numbers = f"layers with attention × KV heads × {vectors}", f"{shape.kv_heads} × {shape.kv_vectors}"
+    if not exempt:
+        return f"{words} × vector", f"{layers} × {numbers} × {vector}"
+    own = sum(replace(chosen, kv_dtype="auto").vector_bytes)
+    apart = f"{layers - exempt} × {numbers} × {vector} + {exempt} × {numbers} × {own}"
+    return f"{words} × vector; exempt layers apart, with vectors of {own} B", apart
 
 
 def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:

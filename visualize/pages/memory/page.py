@@ -25,6 +25,12 @@ ASSUMED = (
     "without theirs."
 )
 
+HIDDEN = {
+    "hub": ("model", lambda model: model == OTHER),
+    "kv_cache_dtype_skip_layers": ("kv_dtype", lambda form: form != "auto"),
+    "memory": ("gpu", lambda gpu: gpu == OTHER),
+}
+"""Controls that are shown only for certain values of another, and the condition for each."""
 Found = dict[str, ModelInfo | str | None]
 """The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
 
@@ -46,11 +52,11 @@ def build(pages: gr.Blocks) -> None:
     changes = [*turned(control for name, control in controls.items() if name != "hub"), latest.change]
     gr.on(changes, answer, [found, *values], view, **LATEST)
     controls["hub"].submit(**begin, **LATEST).then(**end, **QUIET)
-    for choice, number in (("model", "hub"), ("gpu", "memory")):
+    for name, (choice, holds) in HIDDEN.items():
         controls[choice].input(
-            lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
+            lambda chosen, holds=holds: gr.update(visible=True if holds(chosen) else "hidden"),
             controls[choice],
-            controls[number],
+            controls[name],
             **LATEST,
         )
     keep_address(values, FORM)
@@ -70,7 +76,7 @@ def _controls() -> dict[str, Any]:
 def _opened(request: gr.Request) -> list[Any]:
     inputs, notices = from_link(request.query_params)
     warn(notices)
-    shown = {"hub": inputs.model == OTHER, "memory": inputs.gpu == OTHER}
+    shown = {name: holds(getattr(inputs, choice)) for name, (choice, holds) in HIDDEN.items()}
     updates = {name: {"visible": True if visible else "hidden"} for name, visible in shown.items()}
     return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in FORM.names]
 
