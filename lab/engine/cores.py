@@ -44,12 +44,11 @@ class EngineCores:
         processor: Processor,
         budget: Budget,
         tokenizer: PreTrainedTokenizerBase,
-        max_num_seqs: int,
         max_num_batched_tokens: int,
         async_scheduling: bool,
     ) -> None:
         self._backends, self._processor, self._budget, self._tokenizer = backends, processor, budget, tokenizer
-        self._limits = max_num_seqs, max_num_batched_tokens
+        self._max_num_batched_tokens = max_num_batched_tokens
         self._async_scheduling = async_scheduling
         self._known_identity = backends.weights_identity()
         self._cores: OrderedDict[CacheConfig, EngineCore] = OrderedDict()  # the longest wait for a turn first
@@ -209,7 +208,7 @@ class EngineCores:
                     *self._backends.create(fitting),
                     self._tokenizer,
                     self._budget,
-                    StepLimits(*self._limits),
+                    StepLimits(self._budget.max_num_seqs, self._max_num_batched_tokens),
                     async_scheduling=self._async_scheduling,
                 )
                 if fitting.num_blocks > least and not self._budget.leaves_enough:

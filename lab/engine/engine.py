@@ -118,10 +118,10 @@ class Engine:
         self._backends = backends
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
-        self._budget = Budget(self.target, self.draft, kv_bytes)
+        self._budget = Budget(self.target, self.draft, kv_bytes, max_num_seqs)
         self._processor = Processor(backends, tokenizer, self._budget, on_event=on_event, seq_ids=seq_ids)
-        limits = max_num_seqs, max_num_batched_tokens or batched_tokens(self.target)
-        self._cores = EngineCores(backends, self._processor, self._budget, tokenizer, *limits, async_scheduling)
+        most = max_num_batched_tokens or batched_tokens(self.target)
+        self._cores = EngineCores(backends, self._processor, self._budget, tokenizer, most, async_scheduling)
         self._lock = StepLock(self._cores.take_new, self._cores.abort_all)
 
     def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> "Engine":

@@ -28,6 +28,8 @@ LEFT_BYTES = {"cuda": 128 * 2**20}
 """What caches leave on a device at least, for a step: activations, logits, graphs, and cuBLAS's workspace (32 MiB on an
 H100). With 3 MiB left, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks and without
 graphs."""
+STATES = 2
+"""Recurrent states of a running sequence: before a step and after it."""
 FULL_CONTEXTS = 8
 """The full contexts that a pool has room for at most when num_blocks is None."""
 
@@ -36,8 +38,10 @@ class Budget:
     """The memory for all caches of an engine. ``limit``: bytes; None: a share of what is free when first asked for, so
     that no device is filled beyond that share. Less once a pool has turned out not to fit (``lower``)."""
 
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
-        self._target = target
+    def __init__(
+        self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None, max_num_seqs: int = 1
+    ) -> None:
+        self._target, self._max_num_seqs = target, max_num_seqs
         self._own = {"draft": draft, **target.heads}
         self._models = [target, *filter(None, self._own.values())]
         self._limit = limit
@@ -54,6 +58,13 @@ class Budget:
         devices = {device for device in devices if device.type in LEFT_BYTES}
         return all(free_bytes(device) >= LEFT_BYTES[device.type] for device in devices)
 
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences that run at once: as many as were asked for, or as have room for their recurrent states in
+        half of the memory."""
+        state = self._states(self._own["draft"])
+        return max(1, min(self._max_num_seqs, self.limit // 2 // (STATES * state))) if state else self._max_num_seqs
+
     def lower(self, limit: int) -> None:
         """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
         self._limit = limit
@@ -62,15 +73,14 @@ class Budget:
         """The cache that a request asks for.
 
         Raises:
-            ConfigError: ``num_blocks`` exceeds the budget.
+            ConfigError: ``num_blocks`` exceeds the budget, or an exempt layer is not there.
         """
         size = config.block_size
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
             return CacheConfig("auto", "", False, size, 0, False, "lru", *computed)
-        exempt_layers(self._target, config.kv_cache_dtype_skip_layers)
-        skipped = config.kv_cache_dtype_skip_layers if config.kv_dtype != "auto" else ""
-        fitting = self.limit // (size * self._slot_bytes(config, self._own.values()))
+        block_bytes = max(1, size * self._slot_bytes(config, self._own.values()))  # 0 without attention
+        fitting = max(0, self.limit - self._states_bytes) // block_bytes
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
@@ -80,7 +90,7 @@ class Budget:
         most = FULL_CONTEXTS * self.blocks_for(self._target.context_length, size, config.paged)
         blocks = config.num_blocks or max(1, min(fitting, most))
         shared = config.enable_prefix_caching, config.eviction
-        return CacheConfig(config.kv_dtype, skipped, config.paged, size, blocks, *shared, *computed)
+        return CacheConfig(config.kv_dtype, _skipped(config), config.paged, size, blocks, *shared, *computed)
 
     def allows(self, config: EngineConfig) -> bool:
         try:
@@ -114,7 +124,20 @@ class Budget:
         return -(-tokens // block_size) * len(self._groups(paged))
 
     def cache_bytes(self, cache: CacheConfig) -> int:
-        return cache.num_blocks * cache.block_size * self._slot_bytes(cache, self._own.values())
+        slots = cache.num_blocks * cache.block_size
+        return slots * self._slot_bytes(cache, self._own.values()) + (self._states_bytes if slots else 0)
+
+    @property
+    def _states_bytes(self) -> int:
+        """Of all sequences that run at once."""
+        return self.max_num_seqs * STATES * self._states(self._own["draft"])
+
+    def state_bytes(self, config: EngineConfig) -> int:
+        """Bytes of a request's recurrent state, beside its blocks: its draft model's included."""
+        return self._states(self._own["draft"] if config.speculative == "draft" else None) if config.kv_cache else 0
+
+    def _states(self, draft: LanguageModel | None) -> int:
+        return sum(model.recurrent.state_bytes for model in (self._target, draft) if model and model.recurrent)
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes per token of a request: keys, values and scales of all layers, those of its drafter included."""
@@ -122,7 +145,7 @@ class Budget:
             return 0
         own = self._own.get(config.speculative)
         drafted = token_bytes(own, config.kv_dtype) if own else 0
-        return token_bytes(self._target, config.kv_dtype, config.kv_cache_dtype_skip_layers) + drafted
+        return token_bytes(self._target, config.kv_dtype, _skipped(config)) + drafted
 
     def slot_bytes(self, config: EngineConfig) -> int:
         """Bytes of a slot: ``token_bytes``, but of the layers of one KV cache group alone."""
@@ -134,7 +157,7 @@ class Budget:
 
     def _slot_bytes(self, config: EngineConfig | CacheConfig, own: Iterable[CachedModel | None]) -> int:
         """``own``: drafters that keep keys and values of their own."""
-        target, form, skipped = self._target, config.kv_dtype, config.kv_cache_dtype_skip_layers
+        target, form, skipped = self._target, config.kv_dtype, _skipped(config)
         kept = token_bytes(target, form, skipped)
         groups = groups_of(target, shared=any(self._own.values()), paged=config.paged, skipped=skipped)
         if groups != ONE_GROUP:
@@ -143,6 +166,11 @@ class Budget:
             sizes = dict(zip(("layers", "exempt"), most, strict=True)) | slot_sizes(target)
             kept = bytes_per_token(form, dtype=target.dtype, **sizes)
         return kept + sum(token_bytes(model, form) for model in own if model)
+
+
+def _skipped(config: EngineConfig | CacheConfig) -> str:
+    """The exempt layers, where others are quantised."""
+    return config.kv_cache_dtype_skip_layers if config.kv_dtype != "auto" else ""
 
 
 def _limit(models: list[CachedModel]) -> int:

@@ -144,6 +144,7 @@ class Processor:
             dtype=self.dtype_name(config),
             num_blocks=sequence.report.num_blocks,
             block_bytes=config.block_size * self._budget.slot_bytes(config),
+            state_bytes=self._budget.state_bytes(config),
             read_bytes_per_second=limits.bytes_per_second if limits else None,
             flops_per_second=limits.flops_per_second if limits else None,
             memory_bytes_per_second=limits.memory_bytes_per_second if limits else None,

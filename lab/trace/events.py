@@ -65,6 +65,7 @@ class RunStarted(Event):
         hardware: the accelerator's name, or the processor and its cores. "": not known (files of earlier versions).
         group_windows: of each KV cache group, whose layers are in blocks of their own, the positions that a token sees;
             None: all. Empty: blocks hold all layers.
+        state_bytes: bytes of the recurrent layers' state, which a sequence has beside its blocks, however long it is.
     """
 
     prompt: str
@@ -90,6 +91,7 @@ class RunStarted(Event):
     messages: tuple[dict[str, Any], ...] = ()
     thinking: bool | None = None
     group_windows: tuple[int | None, ...] = ()
+    state_bytes: int = 0
 
     @property
     def accelerator(self) -> str:

@@ -31,6 +31,7 @@ class Metrics:
             after a preemption, only the one that gives a token counts.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
             tokens in use after one.
+        state_bytes: of the recurrent layers' state, beside it.
         rollback_ms: time to bring a recurrent state back before rejected tokens, the mean; and the last ``rollback``.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
         roofline_fraction: least time / time of the target's passes (``achieved``), median over the steps after the
@@ -52,6 +53,7 @@ class Metrics:
     target_passes_per_token: float | None
     kv_reserved_bytes: int
     kv_used_bytes: int
+    state_bytes: int
     rollback_ms: float | None
     rollback: RecurrentRolledBack | None
     peak_memory_bytes: int
@@ -80,7 +82,7 @@ class Meter:
         self._variation, self._lossy = 0.0, 0  # sum and number of positions
         self._rollback: RecurrentRolledBack | None = None
         self._rollbacks, self._rollback_ms = 0, 0.0
-        self._reserved = self._used = self._memory = 0
+        self._reserved = self._used = self._state = self._memory = 0
         self._limits: Limits | None = None
         self._shares: list[float] = []  # of the roofline, sorted
         self._bounds: Counter[Bound] = Counter()
@@ -89,7 +91,7 @@ class Meter:
         self._elapsed = event.t_ms
         match event:
             case RunStarted():
-                self._limits = limits_of(event)
+                self._limits, self._state = limits_of(event), event.state_bytes
             case Prefilled():
                 self._cached = event.cached_tokens
             case Proposed():
@@ -144,6 +146,7 @@ class Meter:
             target_passes_per_token=self._passes / self._later if self._later else None,
             kv_reserved_bytes=self._reserved,
             kv_used_bytes=self._used,
+            state_bytes=self._state,
             rollback_ms=self._rollback_ms / self._rollbacks if self._rollbacks else None,
             rollback=self._rollback,
             peak_memory_bytes=self._memory,

@@ -16,7 +16,7 @@ from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.models.language_model import LanguageModel
 from lab.models.numerical_check import refuse_disagreement
-from lab.trace.events import BlockEvicted, Preempted, Proposed, RecurrentRolledBack
+from lab.trace.events import Admitted, BlockEvicted, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
 from tests.engine.test_acceptance import REJECT_BELOW
 from tests.engine.test_windows import EXPERTS, LATENT
@@ -202,6 +202,23 @@ def test_only_layers_with_attention_take_cache_memory() -> None:
     assert lab.token_bytes(EngineConfig()) == attention
     run = lab.generate("Once", EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
     assert run.metrics.kv_used_bytes == attention * (len(run.prompt_token_ids) + 3)
+
+
+def test_states_of_sequences_that_run_at_once_take_memory_from_blocks() -> None:
+    """Two each, and half of the memory at most: with less, fewer sequences run at once."""
+    config, sampling = EngineConfig(paged=True, block_size=4), SamplingParams(max_tokens=4, ignore_eos=True)
+    state, draft = (model.recurrent.state_bytes for model in (hybrid().target, hybrid().draft))
+    both = state + draft
+    for kv_bytes, at_once in ((20 * both, 4), (9 * both, 2)):
+        lab = hybrid(max_num_seqs=4, kv_bytes=kv_bytes)
+        runs = [it.result() for it in [lab.submit(f"{i}", config, sampling) for i in range(5)]]
+        slot = lab.token_bytes(EngineConfig(speculative="draft"))
+        assert lab.default_num_blocks(config) == (kv_bytes - at_once * 2 * both) // (4 * slot)
+        assert all(len(run.token_ids) == 4 for run in runs)
+        assert max(event.running for run in runs for event in tiny_models.of(run, Admitted)) == at_once
+        assert runs[0].started.state_bytes == runs[0].metrics.state_bytes == state
+    assert lab.generate("A", EngineConfig(speculative="draft"), sampling).started.state_bytes == both
+    assert lab.generate("A", EngineConfig(kv_cache=False), sampling).started.state_bytes == 0
 
 
 def sums(layer: int, inputs: torch.Tensor, after: LayerState) -> torch.Tensor:

@@ -49,6 +49,20 @@ def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
         budget.cache_config(EngineConfig(num_blocks=11))
 
 
+def test_an_exempt_layer_takes_the_bytes_of_its_own_dtype_and_has_to_be_there(pair):
+    budget = Budget(*pair)
+    int8 = {"kv_dtype": "int8", "paged": True, "num_blocks": 3}
+    first = EngineConfig(**int8, kv_cache_dtype_skip_layers="0")
+    assert budget.token_bytes(first) == TARGET_BYTES // 3 + 2 * (2 * 2 * (12 + 4))
+    cache = KVCache(setting := budget.cache_config(first), *pair)
+    held = [tensor for storage in (cache.target, cache.draft) for layer in storage.layers for tensor in layer.tensors]
+    assert sum(tensor.untyped_storage().nbytes() for tensor in held) == budget.cache_bytes(setting)
+    with pytest.raises(ConfigError, match="names layer 3, and the model has 3"):
+        budget.cache_config(EngineConfig(**int8, kv_cache_dtype_skip_layers="3"))
+    plain = EngineConfig(kv_cache_dtype_skip_layers="3")  # nothing is quantised, so nothing is exempt
+    assert budget.cache_config(plain) == budget.cache_config(EngineConfig())
+
+
 def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
     assert Budget(*pair, limit=0).cache_config(EngineConfig()).num_blocks == 1
     assert (

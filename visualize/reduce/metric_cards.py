@@ -88,25 +88,28 @@ def _variation(metrics: Metrics) -> Reading:
 
 
 def _kv(metrics: Metrics) -> Reading:
-    reserved = metrics.kv_reserved_bytes
+    reserved, more = metrics.kv_reserved_bytes, ""
+    if metrics.state_bytes:
+        scale, unit = byte_unit(metrics.state_bytes)
+        more = f"Beside it, the recurrent layers' state: {digits(metrics.state_bytes / scale)} {unit} at any length."
     if not reserved:
-        return Reading()
+        return Reading(more=more)
     scale, unit = byte_unit(reserved)
-    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved)
+    used = f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}"
+    return Reading(used, unit, reserved, more=more)
 
 
 def _rollback(metrics: Metrics) -> Reading:
     last = metrics.rollback
     if last is None:
         return Reading()
-    scale, unit = byte_unit(last.state_bytes)
-    more = f"The state of the recurrent layers takes {digits(last.state_bytes / scale)} {unit}, however long the text."
+    more = ""
     if last.snapshots_ms is not None and last.recompute_ms is not None:
         kept, again = (" ".join(shown_ms(ms)) for ms in (last.snapshots_ms, last.recompute_ms))
         used = "snapshots" if last.method == "snapshots" else "computing again"
-        more += (
-            f" Keeping it after every draft token: {kept} a round in these layers; computing the accepted ones again: "
-            f"{again}. Used: {used}."
+        more = (
+            f"Keeping the state after every draft token: {kept} a round in these layers; computing the accepted ones "
+            f"again: {again}. Used: {used}."
         )
     return replace(ms_reading(metrics.rollback_ms), more=more)
 
