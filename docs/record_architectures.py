@@ -52,6 +52,7 @@ PUBLISHED = {
     "falcon_h1": KINDS["falcon_h1"],
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "minimax": HYBRID,
+    "mamba2": KINDS["mamba2"],
     **dict.fromkeys(("bailing_hybrid", "kimi_linear"), KINDS["kimi_linear"]),
     "gemma3n_text": GEMMA_3N | {"sliding_window": WINDOW},
     "bert-generation": DECODER,

@@ -121,7 +121,8 @@ def needed_bytes(models: Iterable[ModelInfo], dtype: torch.dtype, *, in_c: bool 
     for model in models:
         shape = model.shape
         total += weight_bytes(model.parameters, dtype, model.packed if in_c else 0)
-        total += CACHE_TOKENS * bytes_per_token("auto", layers=shape.layers, **slot_sizes(shape), dtype=dtype)
+        layers = shape.kv_layers.total()
+        total += CACHE_TOKENS * bytes_per_token("auto", layers=layers, **slot_sizes(shape), dtype=dtype)
     return int(total / USABLE_SHARE)
 
 

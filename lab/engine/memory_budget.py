@@ -179,6 +179,8 @@ def _limit(models: list[CachedModel]) -> int:
     for model in models:
         for device in filter(None, model.layer_devices):
             on_device[device] += token_bytes(model, "auto") // num_kv_layers(model)
+    if not on_device:  # states alone
+        return int(_for_caches(models[0].device))
     whole = on_device.total()
     return int(min(_for_caches(device) * whole / part for device, part in on_device.items()))
 

@@ -16,7 +16,7 @@ from lab.memory.catalogue import OWN, PUBLISHED
 from lab.models.checkpoint_files import hub_refusal, read_config, unavailable
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
-from lab.models.model_shape import ModelShape
+from lab.models.model_shape import ModelShape, attends
 from lab.models.own_attention import uneven_slots
 from lab.models.recurrent_layers import recurrent_layers
 from lab.models.support import unsupported_cache
@@ -86,6 +86,11 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
             )
         shape, empty = ModelShape.from_config(config), without_weights(config)
         recurrent = recurrent_layers(empty)
+        if recurrent and not attends(config):
+            raise UnsupportedModelError(
+                f"{name} keeps no keys and values, so that it needs no cache in blocks: a sequence has a state of "
+                f"{recurrent.state_bytes:,} bytes, however long it is. Choose a model with attention."
+            )
     except LabError:
         raise
     except Exception as error:  # a file from anywhere can cause errors of any kind

@@ -150,7 +150,7 @@ class LanguageModel:
             self.notes += (
                 f"{name} keeps its own attention, which {self.own_attention}. A step computes sequence by sequence.",
             )
-        else:
+        elif self.attends:
             model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
@@ -164,6 +164,11 @@ class LanguageModel:
             attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
             found = [execution_device(attention[layer]) for layer in range(self.layers)]
         return [None if window == 0 else device for device, window in zip(found, self.windows, strict=True)]
+
+    @property
+    def attends(self) -> bool:
+        """False if none of its layers has attention."""
+        return any(window != 0 for window in self.windows)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -403,7 +408,7 @@ class LanguageModel:
 
         The engine cannot run in the meantime.
         """
-        if self.own_attention:
+        if self.own_attention or not self.attends:
             yield self.model
             return
         plugged_in = self.model.config._attn_implementation

@@ -25,6 +25,8 @@ LENGTHS = ("max_target_positions", "max_seq_len", "seq_length", "max_position_em
 """Names of the most positions that a model was made for."""
 ALIBI_LENGTH = 2048
 """Those of a model with ALiBi that gives none: BLOOM's."""
+STATE_LENGTH = 8192
+"""Those of a model without attention, which counts no positions: Falcon Mamba's training texts."""
 SIZE_NAMES = (
     "hidden_size",
     "intermediate_size",
@@ -90,20 +92,20 @@ class ModelShape:
                 "read here. Those that give num_attention_heads are, such as Llama's, Qwen3's and Phi's."
             )
         hidden = _read(text, "hidden_size")
-        heads = _read(text, "decoder_attention_heads", "num_attention_heads")
+        heads = _read(text, "decoder_attention_heads", "num_attention_heads") if attends(config) else 1
         names = ("decoder_ffn_dim", "intermediate_size", "ffn_hidden_size", "n_inner")
         inner = _first(text, *names) or (getattr(text, "expansion_ratio", None) or 4) * hidden
         sizes = {
             "layers": _read(text, *LAYERS),
             "heads": heads,
             "kv_heads": _kv_heads(text, heads),
-            "head_dim": getattr(text, "head_dim", None) or hidden // heads,
+            "head_dim": (attends(config) and getattr(text, "head_dim", None)) or hidden // heads,
             "hidden_size": hidden,
             "intermediate_size": max(inner, default=0)
             if isinstance(inner, list)
             else inner,  # of each layer (Gemma 3n)
             "vocabulary": _read(text, "vocab_size"),
-            "context_length": _longest(text),
+            "context_length": _longest(config),
         }
         latent = getattr(text, "kv_lora_rank", None)
         if latent is not None:
@@ -160,6 +162,11 @@ def windows_of(config: PreTrainedConfig) -> list[int | None]:
         window = None
     kinds = getattr(text, "layer_types", None) or ["sliding_attention"] * _read(text, *LAYERS)
     return [window if kind == "sliding_attention" else 0 if kind in WITHOUT_ATTENTION else None for kind in kinds]
+
+
+def attends(config: PreTrainedConfig) -> bool:
+    """False for a model of which no layer has attention (Mamba)."""
+    return any(window != 0 for window in windows_of(config))
 
 
 def uses_alibi(text: PreTrainedConfig) -> bool:
@@ -234,8 +241,11 @@ def _first(text: PreTrainedConfig, *names: str) -> Any:
     return next((found for name in names if (found := getattr(text, name, None)) is not None), None)
 
 
-def _longest(text: PreTrainedConfig) -> int:
-    return ALIBI_LENGTH if uses_alibi(text) and _first(text, *LENGTHS) is None else _read(text, *LENGTHS)
+def _longest(config: PreTrainedConfig) -> int:
+    text = config.get_text_config(decoder=True)
+    if _first(text, *LENGTHS) is None and (uses_alibi(text) or not attends(config)):
+        return ALIBI_LENGTH if uses_alibi(text) else STATE_LENGTH
+    return _read(text, *LENGTHS)
 
 
 def _read(text: PreTrainedConfig, *names: str) -> int:

@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicIndexedLayer
 
 from lab.kv_cache.attention_metadata import StepPlan
 from lab.kv_cache.storage import LayerStorage, SharedLayer
-from lab.models.model_shape import uses_alibi
+from lab.models.model_shape import attends, uses_alibi
 
 TWO_PATHS = {
     "diffllama": "subtracts one attention from another",
@@ -35,6 +35,8 @@ UNEVEN = ("mimo_v2_flash",)
 def own_attention(config: PreTrainedConfig, kind: type[PreTrainedModel] | None) -> str | None:
     """Why a model is computed with its own attention, in a clause; None: the lab's can compute it."""
     text = config.get_text_config(decoder=True)
+    if not attends(config):
+        return None
     if uses_alibi(text):
         return "adds a bias by distance to its scores (ALiBi)"
     if (chunk := getattr(text, "attention_chunk_size", None)) is not None:

@@ -34,8 +34,8 @@ WORKING = {
 """What a refusal names as working, and the model types: the tests decode with each."""
 KINDS = {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention", "hybrid"}
 """Kinds of layers with attention, by transformers' names."""
-RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
-"""Model types of which no layer keeps keys and values."""
+RECURRENT = ("rwkv", "recurrent_gemma", "xlstm")
+"""Model types whose recurrent layers keep their states in a way of their own."""
 
 
 def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
@@ -86,13 +86,11 @@ def unsupported_cache(config: PreTrainedConfig) -> str | None:
     if getattr(text, "cross_attention_layers", None) or getattr(text, "add_cross_attention", False):
         return "it has layers of cross-attention, which keep keys and values of a picture or of another text"
     if text.model_type in RECURRENT:
-        return "it has recurrent layers, which keep a state, and no keys and values of positions before"
+        return "its recurrent layers keep their state in a way of their own, so that no earlier one can be brought back"
     kinds = set(getattr(text, "layer_types", None) or ())
     window = getattr(text, "sliding_window", None)
     if window is not None and window in windows_of(config) and (not isinstance(window, int) or window < 1):
         return f"its sliding_window is {str(window)[:40]!r}, which is no number of positions"
-    if kinds and not kinds - WITHOUT_ATTENTION:
-        return "none of its layers has attention, so that there is no KV cache"
     if odd := kinds - WITHOUT_ATTENTION - KINDS:
         return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
     if "indexed_attention" in kinds and len(kinds) > 1:

@@ -15,6 +15,7 @@ from lab.kv_cache.recurrent_state import LayerState, RecurrentState
 from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.models.language_model import LanguageModel
+from lab.models.model_shape import STATE_LENGTH
 from lab.models.numerical_check import refuse_disagreement
 from lab.trace.events import Admitted, BlockEvicted, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
@@ -42,6 +43,9 @@ KINDS = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lara_mini": DELTA | {"num_hidden_layers": 3, "sliding_window": 9},
     "kimi_linear": LATENT | EXPERTS | MIXED | KIMI,  # and latent attention
+    "mamba": {"state_size": 8},  # from here on, models without attention
+    "mamba2": {"num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 2, "chunk_size": 8},
+    "falcon_mamba": {"state_size": 8},
 }
 LONG = {("lfm2", "paged"), ("lfm2", "draft, kept"), ("lfm2", "draft")}
 """Runs of 200 tokens; others have 40."""
@@ -202,6 +206,21 @@ def test_only_layers_with_attention_take_cache_memory() -> None:
     assert lab.token_bytes(EngineConfig()) == attention
     run = lab.generate("Once", EngineConfig(), SamplingParams(max_tokens=4, ignore_eos=True))
     assert run.metrics.kv_used_bytes == attention * (len(run.prompt_token_ids) + 3)
+
+
+def test_without_attention_blocks_hold_nothing_and_prefixes_are_found_by_their_states() -> None:
+    """Of three requests, of which two run at once; then each again."""
+    lab = hybrid("mamba", max_num_seqs=2)
+    how = {"kv_dtype": "int8", "paged": True, "block_size": 4, "enable_prefix_caching": True, "num_blocks": 60}
+    config, sampling = EngineConfig(**how, speculative="early_exit"), SamplingParams(max_tokens=16, ignore_eos=True)
+    for turn in range(2):
+        for run in [it.result() for it in [lab.submit(text, config, sampling) for text in ("Once upon", "A", "Mice")]]:
+            assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 16)
+            assert run.started.block_bytes == run.metrics.kv_reserved_bytes == lab.token_bytes(config) == 0
+            assert run.started.state_bytes == lab.target.recurrent.state_bytes > 0
+            assert run.metrics.cached_prompt_tokens == turn * ((len(run.prompt_token_ids) - 1) // 4 * 4)
+    assert lab.occupancy().live == 0
+    assert lab.default_num_blocks(EngineConfig(block_size=64)) == 8 * STATE_LENGTH // 64
 
 
 def test_states_of_sequences_that_run_at_once_take_memory_from_blocks() -> None:

@@ -17,6 +17,7 @@ from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache import attention
 from lab.kv_cache.storage import FORMATS
 from lab.load import new_engine
+from lab.measure.score import divergence, log_probabilities
 from lab.memory.capacity import Deployment, Lengths
 from lab.memory.catalogue import GiB
 from lab.models.language_model import LanguageModel
@@ -237,6 +238,31 @@ def test_a_slot_holds_the_latent_and_the_rotary_key_and_no_value(kv_dtype) -> No
         assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 8)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OWN)
+def test_models_with_an_attention_of_their_own_read_quantised_slots(kind: str) -> None:
+    """Whatever the blocks and drafts, the same tokens, and distributions near the model's, in INT8 nearer than in INT4.
+    INT4 in float64, which not every mixture knows: in float32 the last digit decides now and then about a step."""
+    model = windowed(kind)
+    single = kind in ("mimo_v2_flash", *SPARSE)
+    if not single:
+        model.model.double()
+    lab = new_engine(model, tiny_models.tokenizer(), LanguageModel(tiny_models.perturbed(model.model, 0.02), "draft"))
+    sampling, prompt = SamplingParams(max_tokens=24, ignore_eos=True), "Once upon a time there was a cat"
+    form = {"kv_dtype": "int8" if single else "int4"}
+    paged = EngineConfig(**form, paged=True, block_size=4, enable_prefix_caching=True, speculative="draft")
+    runs = [lab.generate(prompt, config, sampling) for config in (EngineConfig(**form), paged, paged)]
+    assert runs[0].token_ids == runs[1].token_ids == runs[2].token_ids
+    assert runs[2].metrics.cached_prompt_tokens > 20
+    ids = list(range(60, 120))
+    whole, int8, int4 = (
+        torch.cat([*log_probabilities(lab, ids, EngineConfig(kv_dtype=it))]) for it in ("auto", "int8", "int4")
+    )
+    # The median, because in a mixture a token near a tie may go to another expert.
+    assert 0 < divergence(whole, int8).median() < 0.02
+    assert divergence(whole, int8).median() < divergence(whole, int4).median()
+
+
 def test_layers_that_share_keys_and_values_store_none() -> None:
     model = windowed("gemma3n_text")
     own = 2 * 2 * model.kv_heads * model.head_dim * 4
@@ -280,14 +306,7 @@ def test_a_continuation_that_joins_late_shares_nothing_that_slid_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "skipped", "exempt"),
-    [
-        ("gemma2", "sliding_window", 2),
-        ("gemma2", "1", 1),
-        ("mistral", "0 2", 2),
-        ("llama", "0 2", 2),
-        ("qwen3", "1", 1),
-    ],
+    ("kind", "skipped", "exempt"), [("olmo3", "sliding_window", 2), ("mistral", "0 2", 2), ("llama", "1", 1)]
 )
 def test_exempt_layers_keep_their_dtype_beside_quantised_ones(kind: str, skipped: str, exempt: int) -> None:
     """Whatever the blocks, drafts, prefixes and preemption, the same tokens; those of the model where all are exempt.
@@ -298,30 +317,22 @@ def test_exempt_layers_keep_their_dtype_beside_quantised_ones(kind: str, skipped
     model.model.double()
     draft = LanguageModel(tiny_models.perturbed(model.model, 0.02), "draft")
     lab = new_engine(model, tiny_models.tokenizer(), draft)
-    whole, form = lab.token_bytes(EngineConfig()), {"kv_dtype": "int4", "kv_cache_dtype_skip_layers": skipped}
-    part = lab.token_bytes(EngineConfig(kv_dtype="int4"))
-    assert lab.token_bytes(EngineConfig(**form)) == part + exempt * (whole - part) // 3
-    paged = form | {"paged": True, "block_size": 4, "enable_prefix_caching": True}
-    configs = [
-        EngineConfig(**form),
-        EngineConfig(**paged),
-        EngineConfig(**paged, speculative="draft"),
-        EngineConfig(**paged, speculative="early_exit", early_exit_layer=2),
-    ]
-    sampling = SamplingParams(max_tokens=60, ignore_eos=True)
-    prompts = ("Once upon a time there was a cat, and the cat was old", "A", "Once upon a time")
-    wanted = [lab.generate(prompt, configs[0], sampling).token_ids for prompt in prompts]
-    exact = [lab.generate(prompt, EngineConfig(), sampling).token_ids for prompt in prompts]
-    assert wanted != exact
-    for config in configs[1:]:
-        groups = lab.generate("B", config, SamplingParams(max_tokens=1)).started.group_windows
-        small = dataclasses.replace(
-            config, num_blocks=32 * max(1, len(groups))
-        )  # the longest text fits, and little else
-        runs = [it.result() for it in [lab.submit(prompt, small, sampling) for prompt in prompts]]
-        assert [run.token_ids for run in runs] == wanted, config
-    every = EngineConfig(**paged | {"kv_cache_dtype_skip_layers": "0 1 2"}, speculative="draft")
-    assert [lab.generate(prompt, every, sampling).token_ids for prompt in prompts] == exact
+    whole, part = (lab.token_bytes(EngineConfig(kv_dtype=form)) for form in ("auto", "int4"))
+    config = EngineConfig(kv_dtype="int4", kv_cache_dtype_skip_layers=skipped)
+    assert lab.token_bytes(config) == part + exempt * (whole - part) // 3
+    paged = dataclasses.replace(config, paged=True, block_size=4, enable_prefix_caching=True, speculative="draft")
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True)
+    prompts = ("Once upon a time there was a cat, and the cat was old", "A mouse")
+
+    def written(config: EngineConfig, *prompts: str) -> list[list[int]]:
+        return [it.result().token_ids for it in [lab.submit(prompt, config, sampling) for prompt in prompts]]
+
+    groups = lab.generate("B", paged, SamplingParams(max_tokens=1)).started.group_windows
+    scarce = dataclasses.replace(paged, num_blocks=26 * max(1, len(groups)))  # the longer text fits, and little else
+    wanted = written(config, *prompts)
+    assert written(scarce, *prompts) == written(scarce, *prompts) == wanted
+    every = dataclasses.replace(paged, kv_cache_dtype_skip_layers="0 1 2")
+    assert written(every, *prompts) == written(EngineConfig(), *prompts)
     assert lab.occupancy().live == 0
     with pytest.raises(ConfigError, match="names layer 3, and the model has 3"):
-        lab.generate("A", EngineConfig(kv_dtype="int8", kv_cache_dtype_skip_layers="3"), sampling)
+        lab.generate("A", dataclasses.replace(config, kv_cache_dtype_skip_layers="3"), sampling)

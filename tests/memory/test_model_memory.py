@@ -141,7 +141,10 @@ def asked(monkeypatch) -> Iterator[list[str]]:
 @pytest.mark.parametrize(
     ("config", "word"),
     [
-        (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent layers"),
+        (
+            MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2),
+            r"keeps no keys and values.* a state of 5,120 bytes",
+        ),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
         *((kind(**TINY), "it is an encoder") for kind in (BertConfig, RobertaConfig)),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import T5Config
+from transformers import RecurrentGemmaConfig, T5Config
 
 from lab import LabError, SamplingParams, load_engine
 from lab.memory.model_memory import find_model
@@ -74,6 +74,7 @@ TABLE: dict[str, tuple[Change, dict[str, str], str, str]] = {  # what is changed
     "GGUF": (gguf, {}, "is in GGUF, which llama.cpp reads", "the model that it was made from"),
     "nvfp4": (quantised("nvfp4"), {}, "weights are quantised (nvfp4)", "unquantised weights"),
     "t5": (configured(T5Config()), {}, "encoder-decoder", "models work"),
+    "Griffin": (configured(RecurrentGemmaConfig()), {}, "keep their state in a way of their own", "models work"),
     "minimax": (minimax, {}, "% off", "models work"),
     "NaN in the table": (weights(EMBEDDING, lambda it: it[5].fill_(torch.nan)), {}, f"{EMBEDDING}' holds NaN", "copy"),
     "NaN in the head": (weights(HEAD, lambda it: it.fill_(torch.nan)), {}, f"{HEAD}' holds NaN", "another copy"),
