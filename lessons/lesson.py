@@ -169,11 +169,13 @@ class Speed(Part):
 
 class Chart(Part):
     """Everything that an experiment found: runs on one clock (``race``); a token's time by length (``growth``), or
-    the bytes that are ``kept``; a ``round`` on a clock, or curves of theory with the runs on them (``tokens`` per
-    round, ``speedup``, acceptance by ``positions``); p and q word by word, to be moved (``overlap``), and each rule's
-    distance from p."""
+    the bytes that are ``kept``; ratios of pairs of runs (``narrowing``); a ``round`` on a clock, or curves of theory
+    with the runs on them (``tokens`` per round, ``speedup``, acceptance by ``positions``); p and q word by word, to be
+    moved (``overlap``), and each rule's distance from p."""
 
-    view: Literal["race", "growth", "round", "tokens", "speedup", "positions", "overlap", "distances", "kept"]
+    view: Literal[
+        "race", "growth", "round", "tokens", "speedup", "positions", "overlap", "distances", "kept", "narrowing"
+    ]
     say: str = ""
 
 
@@ -188,7 +190,14 @@ class Bars(Part):
 
 
 AnyView = Annotated[Player | Speed | Chart | Bars, Field(discriminator="view")]
-NEEDED = {"growth": "growth", "kept": "kept", "overlap": "rules", "distances": "rules", "bars": None}
+NEEDED = {
+    "growth": "growth",
+    "kept": "kept",
+    "narrowing": "noise",
+    "overlap": "rules",
+    "distances": "rules",
+    "bars": None,
+}
 """The experiment that a view shows, if it is not ``runs``."""
 
 
@@ -221,9 +230,27 @@ class Drawing(Part):
     """The figure in the introduction: recorded ``runs`` (``docs/record_figures.py``) by what they are called in it, and
     in ``say`` what it shows. ``cache``: keys and values as passes compute them; ``table``: block tables and the pool;
     ``prefixes``: the tree of shared blocks; ``batch``: which requests are in each step; ``round``: a round in phases;
-    ``verdict``: p, q and the residual of draft tokens; ``kept``: bytes that kinds of layers keep of a growing text."""
+    ``verdict``: p, q and the residual of draft tokens; ``kept``: bytes that kinds of layers keep of a growing text;
+    ``ruler``: numbers of a key before and after they are rounded; ``passes``: bytes and operations of the same tokens
+    with and without draft tokens; ``ladder``: what each setting spends on them; ``users``: a pass by its requests;
+    ``order``: runs of one setting, labelled in blocks and in turns;
+    ``widths``: the tokens in each step."""
 
-    draws: Literal["cache", "table", "prefixes", "batch", "round", "verdict", "kept"]
+    draws: Literal[
+        "cache",
+        "table",
+        "prefixes",
+        "batch",
+        "round",
+        "verdict",
+        "kept",
+        "ruler",
+        "passes",
+        "ladder",
+        "users",
+        "order",
+        "widths",
+    ]
     say: str
     runs: dict[str, str] = Field(min_length=1)
 

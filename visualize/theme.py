@@ -7,8 +7,24 @@ from visualize.assets import head_links, styles
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
-STYLED = ("memory", "compare", "lessons", "pool", "claims", "mistakes", "server", "deploy", "workshop", "glossary")
-SHEETS = ("static/stage", "static/film", "static/page", *(f"pages/{page}/page" for page in STYLED), "static/contrast")
+STYLED = (
+    "memory",
+    "compare",
+    "lessons",
+    "pool",
+    "claims",
+    "mistakes",
+    "server",
+    "deploy",
+    "workshop",
+    "glossary",
+)
+SHEETS = (
+    *("static/stage", "static/film", "static/page"),
+    *(f"pages/{page}/page" for page in STYLED),
+    "pages/lessons/figure",
+    "static/contrast",
+)
 """The pages' style sheets, in their order."""
 
 

@@ -124,9 +124,17 @@ class Engine:
         self._cores = EngineCores(backends, self._processor, self._budget, tokenizer, most, async_scheduling)
         self._lock = StepLock(self._cores.take_new, self._cores.abort_all)
 
-    def clone(self, *, max_num_seqs: int = 64, on_event: EventListener | None = None) -> "Engine":
-        """An engine with the same models, kernels and limits, and with caches of its own: as much memory again."""
-        return Engine(self._backends, self.tokenizer, max_num_seqs=max_num_seqs, on_event=on_event, **self._options)
+    def clone(
+        self,
+        *,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
+        on_event: EventListener | None = None,
+    ) -> "Engine":
+        """An engine with the same models, kernels and limits (but for those given), and with caches of its own: as much
+        memory again."""
+        options = self._options | ({"max_num_batched_tokens": max_num_batched_tokens} if max_num_batched_tokens else {})
+        return Engine(self._backends, self.tokenizer, max_num_seqs=max_num_seqs, on_event=on_event, **options)
 
     # -- what the engine is ------------------------------------------------------------------
 

@@ -131,13 +131,14 @@ def arrivals(
     config: EngineConfig,
     *,
     every: int = 0,
+    at: Sequence[float] = (),
     max_num_seqs: int = 64,
     cancelled: threading.Event | None = None,
 ) -> Iterator[BatchStep]:
-    """Decode ``requests``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
-    nothing cached. Each has its own cache priority. Their sequences are numbered (``owner``) in order: all
-    continuations of a request, then the next one's. Steps in which nothing happens, because the next request has not
-    arrived, take no time and are left out.
+    """Decode ``requests``, which arrive all at once, one ``every`` so many steps, or each ``at`` a time in seconds (in
+    order, as many as there are requests), with the models of ``engine`` and nothing cached. Each has its own cache
+    priority. Their sequences are numbered (``owner``) in order: all continuations of a request, then the next one's.
+    Steps in which nothing happens, because the next request has not arrived, take no time and are left out.
 
     Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
     Raises LabError: one of the requests can never be decoded, or the synthetic drafter is asked for. None is begun
@@ -171,9 +172,12 @@ def arrivals(
     while True:
         if cancelled.is_set():
             coming.clear()
-        while coming and step >= come * every:
+        while coming and (time.perf_counter() - began >= at[come] if at else step >= come * every):
             left += len(coming.popleft()())
             come += 1
+        if at and coming and not left:
+            cancelled.wait(max(0.0, at[come] - (time.perf_counter() - began)))
+            continue
         own.step()
         step += 1
         entries, heard[:] = heard[:], []

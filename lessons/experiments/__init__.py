@@ -12,9 +12,11 @@ from lessons.experiments.counts import Roofs, Turns
 from lessons.experiments.growth_experiments import Growth
 from lessons.experiments.invariance import Company
 from lessons.experiments.kept import Kept
+from lessons.experiments.noise import Noise
 from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
+from lessons.experiments.traffic import Traffic
 
 
 class Preset(Part):
@@ -32,6 +34,8 @@ class Preset(Part):
     eight_bits: EightBits | None = None
     company: Company | None = None
     kept: Kept | None = None
+    noise: Noise | None = None
+    traffic: Traffic | None = None
 
     @property
     def experiments(self) -> dict[str, Experiment]:

@@ -103,10 +103,11 @@ class Experiment(Part, ABC):
     arithmetic: ClassVar[bool] = False
     repeated: ClassVar[bool] = False
     timed: ClassVar[bool] = False
+    most_repeats: ClassVar[int] = MOST_REPEATS
 
     def careful(self) -> Self:
         """The same with ``CAREFUL`` times as many repeats, as far as it repeats anything."""
-        most = {"repeats": min(MOST_REPEATS, CAREFUL * self.repeats)} if self.repeated else {}
+        most = {"repeats": min(self.most_repeats, CAREFUL * self.repeats)} if self.repeated else {}
         return self.model_copy(update=most)
 
     @abstractmethod

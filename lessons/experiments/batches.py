@@ -17,6 +17,7 @@ from lab.measure.throughput import Figures, served
 from lab.measure.workload import PlannedRequest, write
 from lab.trace.events import Event
 from lab.trace.recorder import EventListener
+from lab.trace.run import Run
 from lessons.experiments.base import MOST_REPEATS, Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 FIGURES = {
@@ -47,6 +48,7 @@ class Batch(Part):
         system_tokens: length of a beginning that all prompts share.
         temperature: the seed is the request's number.
         at_once: how many of them are decoded together; the others wait. All, unless it is given.
+        static: the others wait until all of these have ended, and not just one.
     """
 
     requests: int = Field(ge=1, le=64)
@@ -55,6 +57,7 @@ class Batch(Part):
     system_tokens: int = Field(default=0, ge=0, le=400)
     temperature: float = Field(default=0.0, ge=0, le=2)
     at_once: int | None = Field(default=None, ge=1, le=64)
+    static: bool = False
     config: dict[str, Any] = Field(default={})
 
     @model_validator(mode="before")
@@ -111,7 +114,11 @@ class Batches(Experiment):
                 happened.clear()
 
             config = EngineConfig(**batch.config)
-            options = {"at_once": batch.at_once, "on_event": lambda owner, _, event: happened.append((owner, event))}
+            options = {
+                "at_once": batch.at_once,
+                "static": batch.static,
+                "on_event": lambda owner, _, event: happened.append((owner, event)),
+            }
             figures = serve(engine, jobs[turn.name], config, cancelled, report, **options)
             if cancelled.is_set():
                 return Measured({})
@@ -129,20 +136,31 @@ def serve(
     report: Callable[[float], None],
     *,
     at_once: int | None = None,
+    static: bool = False,
     on_event: EventListener | None = None,
 ) -> Figures:
     """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it; or
-    only so many ``at_once``. Once ``cancelled`` is set there are no figures. ``report`` gets the share of tokens that
-    exist, ``on_event`` what ``Engine`` says. Raises LabError as ``finish`` and ``served``."""
-    fresh = engine.clone(max_num_seqs=at_once or len(jobs), on_event=on_event)
+    only so many ``at_once``, and if ``static`` the next ones after all of these. Once ``cancelled`` is set there are no
+    figures. ``report`` gets the share of tokens that exist, ``on_event`` what ``Engine`` says. Raises LabError as
+    ``finish`` and ``served``."""
+    places = at_once or len(jobs)
+    fresh = engine.clone(max_num_seqs=places, on_event=on_event)
     if config.kv_cache and config.num_blocks is None:
         drafted = config.num_speculative_tokens if config.speculative != "off" else 0
         prompts = (len(engine.tokenizer(job.prompt)["input_ids"]) for job in jobs)
         longest = (tokens + job.sampling.max_tokens + drafted for tokens, job in zip(prompts, jobs, strict=True))
         config = replace(config, num_blocks=sum(-(-length // config.block_size) for length in longest))
     most = sum(job.sampling.max_tokens for job in jobs)
-    watched = {"cancelled": cancelled, "watch": lambda tokens, _: report(min(1.0, tokens / most))}
-    runs, seconds = finish(fresh, jobs, config, **watched)
+    runs: list[Run] = []
+    seconds = 0.0
+    for group in [jobs[at : at + places] for at in range(0, len(jobs), places)] if static else [jobs]:
+        before = sum(len(run.token_ids) for run in runs)
+
+        def share(tokens: int, _: Event, before: int = before) -> None:
+            report(min(1.0, (before + tokens) / most))
+
+        some, took = finish(fresh, group, config, cancelled=cancelled, watch=share)
+        runs, seconds = runs + some, seconds + took
     if cancelled.is_set():
         return {}
     return served(runs, seconds) | {

@@ -18,8 +18,10 @@ from lessons.experiments.caches import Formats
 from lessons.experiments.counts import Turns
 from lessons.experiments.growth_experiments import Growth
 from lessons.experiments.kept import Kept
+from lessons.experiments.noise import Noise
 from lessons.experiments.numerics import EightBits, Temperatures
 from lessons.experiments.runs import Runs
+from lessons.experiments.traffic import Traffic
 from lessons.lesson import AnyQuestion, Choice, Curve
 from lessons.marking import mark
 
@@ -59,6 +61,14 @@ def shortened(experiment: Experiment) -> Experiment:
             return experiment.model_copy(update={"tokens": 16})
         case Kept():
             return experiment.model_copy(update={"tokens": 96})
+        case Noise():
+            return experiment.model_copy(update={"tokens": 11, "more": 2, "repeats": 6})
+        case Traffic():
+            ways = {
+                name: way.model_copy(update={"long_prompt": min(way.long_prompt, 80)})
+                for name, way in experiment.settings.items()
+            }
+            return experiment.model_copy(update={"settings": ways, "requests": 4, "output_tokens": 4, "repeats": 1})
         case Batches():
             batches = {}
             for name, batch in experiment.settings.items():

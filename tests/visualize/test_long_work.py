@@ -111,7 +111,7 @@ def test_the_careful_mode_repeats_more() -> None:
         quick, careful = lesson.front.preset, lesson.front.preset.careful()
         for name, one in quick.experiments.items():
             if one.repeated:
-                assert careful.experiments[name].repeats == min(9, CAREFUL * one.repeats)
+                assert careful.experiments[name].repeats == min(one.most_repeats, CAREFUL * one.repeats)
             else:
                 assert careful.experiments[name] == one
 

@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.measure.comparison import Summary
+from lab.measure.interval import factor_interval, ratios
 from lessons.template import WRITE, Unit
 from visualize.charts import compare_charts
 from visualize.charts.base import Columns, Drawn, add, axis_title, blank, legend, look, words
@@ -186,3 +187,63 @@ def kept_columns(kinds: Mapping[str, Mapping[str, Any]]) -> Drawn:
     ]
     most = max(max(column["y"]) for column in columns)
     return columns, {"xaxis.range": [0, found[0]["tokens"]], "yaxis.range": [0, 1.05 * most]}
+
+
+NARROWING = {"same": "same setting", "longer": "more tokens"}
+
+
+def narrowing_figure(dark: bool = False) -> go.Figure:
+    """Ratios of pairs of runs, and the interval of their mean as pairs add up. A dotted line: nothing differs."""
+    colours = {"same": look(dark).muted, "longer": OWN}
+    bands = [
+        go.Scatter(
+            mode="lines",
+            fill="toself",
+            line={"width": 0},
+            fillcolor=_faint(colours[row]),
+            hoverinfo="skip",
+            showlegend=False,
+        )
+        for row in NARROWING
+    ]
+    pairs = [
+        go.Scatter(
+            mode="markers",
+            name=f"{name} / first setting",
+            marker={"color": colours[row], "size": 8, "symbol": "circle" if row == "same" else "diamond"},
+            hovertemplate="pair %{x}: %{y:.3f}×<extra>%{fullData.name}</extra>",
+        )
+        for row, name in NARROWING.items()
+    ]
+    figure = blank(
+        [*bands, *pairs],
+        dark,
+        margin={"l": 52, "r": 14, "t": 44, "b": 36},
+        showlegend=True,
+        legend=legend(dark),
+        xaxis={"fixedrange": True, "title": axis_title("pairs of runs", dark)},
+        yaxis={"fixedrange": True, "title": axis_title("time / time", dark), "ticksuffix": "×"},
+    )
+    line = {"color": look(dark).muted, "width": 1, "dash": "dot"}
+    return figure.add_shape(type="line", x0=0, x1=1, y0=1, y1=1, xref="paper", layer="below", line=line)
+
+
+def _faint(colour: str) -> str:
+    return f"rgba({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))}, 0.2)"
+
+
+def narrowing_columns(rows: Mapping[str, Mapping[str, Any]]) -> Drawn:
+    """The ratio of every pair, and from the third on the interval of all up to it."""
+    bands, pairs, seen = [], [], []
+    for row in NARROWING:
+        each = ratios(rows[row]["ms"], rows["one"]["ms"])
+        places = range(3, len(each) + 1)
+        ends = [factor_interval(each[:count]) for count in places]
+        edge = [*[one.high for one in ends], *[one.low for one in reversed(ends)]]
+        bands.append({"x": [*places, *reversed(places)], "y": edge})
+        pairs.append({"x": list(range(1, len(each) + 1)), "y": each})
+        seen += each
+    return [*bands, *pairs], {
+        "xaxis.range": [0.4, len(pairs[0]["x"]) + 0.6],
+        "yaxis.range": [0.97 * min(seen), 1.03 * max(seen)],
+    }

@@ -25,7 +25,7 @@ from visualize.states import as_json
 from visualize.static_page import component
 from visualize.text import as_line
 
-ABOUT = "Twenty lessons: predict, see a recorded run, explain."
+ABOUT = "Twenty-two lessons: predict, see a recorded run, explain."
 PREDICT = sheet.PREDICT | {"kept": "Prediction saved. See what was recorded."}
 TRY = {"does": "See what was recorded"}
 TO_LESSON = re.compile(r'<a [^>]*href="lessons\?lesson=(\d+)"[^>]*>(.*?)</a>')

@@ -16,6 +16,7 @@ LOOK = (
     "static/film",
     "static/page",
     *(f"pages/{page}/page" for page in ("memory", "compare", "lessons", "claims")),
+    "pages/lessons/figure",
     "export/site",
     "static/contrast",
 )

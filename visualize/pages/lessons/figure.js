@@ -9,6 +9,7 @@ import { phasesOf, reached } from "../../static/round_phases.js";
 import { sentenceOf } from "../../static/round_words.js";
 import { readRecords } from "../../static/sse.js";
 import { RunState } from "../../static/stage.js";
+import { costs, heights, ruler } from "./figure_costs.js";
 
 export function mount(element, gradio, setup) {
   const $ = within(element);
@@ -17,7 +18,7 @@ export function mount(element, gradio, setup) {
   const charts = chartsOf(element, setup.shells);
   /** By kind, a function of the record: it returns how many pictures there are, and what draws one of them and gives its
       sentence. */
-  const drawings = { cache, table, prefixes, batch, round, verdict, kept };
+  const drawings = { cache, table, prefixes, batch, round, verdict, costs, ruler, heights };
   let drawn;
 
   function read(record) {
@@ -26,9 +27,9 @@ export function mount(element, gradio, setup) {
     write($(".see"), record.say);
     $(".drawing-of").replaceChildren();
     $(".drawing-of").className = `drawing-of ${record.draws}`;
-    $(".drawing-of").ariaHidden = ["cache", "batch", "kept"].includes(record.draws) ? "true" : null; // their sentences say it all
+    $(".drawing-of").ariaHidden = ["cache", "batch", "ruler", "heights"].includes(record.draws) ? "true" : null; // their sentences say it all
     for (const name of ["round", "verdict"]) $(`.drawing-of-${name}`).hidden = record.draws !== name;
-    drawn = drawings[record.draws](record);
+    drawn = drawings[record.draws](record, add, key);
     slider.max = drawn.count - 1;
     go(0);
   }
@@ -145,28 +146,6 @@ export function mount(element, gradio, setup) {
     add(key(["prefill", "reads its prompt"], ["decode", "one token"], ["waiting", "waits"]));
     function draw(at) {
       for (const { cells, found } of lines) found.forEach((cell, i) => (cell.className = `${i <= at ? cells[i] : "to-come"}${i === at ? " at" : ""}`));
-      return pictures[at].say;
-    }
-    return { count: pictures.length, draw };
-  }
-
-  /** A row per kind of layers, in which a column's height is the bytes that are kept. */
-  function kept({ lanes, pictures }) {
-    const drawnLanes = lanes.map(({ name, shares, captions }) => {
-      const caption = make("span", "caption");
-      const cells = shares.map((share, i) => {
-        const cell = make("i", { title: `${captions[i]}` });
-        cell.style.setProperty("--share", share);
-        return cell;
-      });
-      add(make("p", "lane-name", make("b", "", name), " ", caption), make("div", "columns", ...cells));
-      return { caption, cells, captions };
-    });
-    function draw(at) {
-      for (const { caption, cells, captions } of drawnLanes) {
-        write(caption, captions[at]);
-        cells.forEach((cell, i) => (cell.className = i > at ? "to-come" : i === at ? "computed" : "read"));
-      }
       return pictures[at].say;
     }
     return { count: pictures.length, draw };

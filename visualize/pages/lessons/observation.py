@@ -25,6 +25,7 @@ CHARTS = {
     "bars": lesson_charts.bars_figure,
     "distances": lesson_charts.distances_figure,
     "kept": lesson_charts.kept_figure,
+    "narrowing": lesson_charts.narrowing_figure,
     "proposed": overlap_chart.proposed_figure,
     "written": overlap_chart.written_figure,
 }
@@ -40,6 +41,7 @@ TITLES = {
     "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
     "kept": "Memory kept, by the length of the text",
+    "narrowing": "Ratio of each pair, and the interval of all pairs so far",
 }
 SPEED = "Each circle compares two runs of one repeat; each bar is the median of its circles, as in the text."
 """Said about every chart of speeds."""
@@ -109,6 +111,8 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
             return panel | {"chart": _drawn(lesson_charts.distances_columns(measured["rules"].figures))}
         case "kept":
             return panel | {"chart": _drawn(lesson_charts.kept_columns(measured["kept"].figures))}
+        case "narrowing":
+            return panel | {"chart": _drawn(lesson_charts.narrowing_columns(measured["noise"].figures))}
         case "growth":
             return panel | {"chart": _drawn(theory_charts.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
