@@ -63,6 +63,7 @@ from visualize.api import endpoints as programs
 from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.reducer_process import ReducerClient
 from visualize.page_list import LINKS, PAGES
+from visualize.pages.capstone import page as capstone
 from visualize.pages.claims import page as claims
 from visualize.pages.compare import page as compare
 from visualize.pages.deploy import page as deploy
@@ -107,6 +108,7 @@ def build(
         "Compare": lambda: compare.build(pages, engines, queue, engines.offered),
         "Lessons": lambda: lessons.build(pages, embedded, queue, answers),
         "Instructor": lambda: instructor.build(pages, embedded, queue, answers),
+        "Capstone": lambda: capstone.build(pages, embedded, queue),
         "Pool": lambda: pool.build(pages, engines, queue),
         "Memory": lambda: memory.build(pages),
         "Claims": lambda: claims.build(pages, embedded, queue),

@@ -32,6 +32,7 @@ PAGES = (
     "deploy",
     "server",
     "instructor",
+    "capstone",
     "config",
     "health",
 )

@@ -22,7 +22,7 @@ out. A link from one of them to another carries these over, as far as the other 
 
 def build(page: str) -> gr.HTML:
     """The header of ``page``."""
-    listed = "Lessons" if page == "Instructor" else page
+    listed = "Lessons" if page in ("Instructor", "Capstone") else page
     links = "".join(_link(listed, name) for name in PAGES)
     return gr.HTML(
         assets.header(ABOUT[page], f'<nav aria-label="Pages">{links}</nav>'),

@@ -15,7 +15,8 @@ laid out."""
 ABOUT = {
     "Lab": "Watch a real LLM engine decode.",
     "Compare": "Up to five configurations on one prompt.",
-    "Lessons": "Twenty lessons: predict, run, explain.",
+    "Lessons": "Twenty-two lessons: predict, run, explain.",
+    "Capstone": "Settings for a server, simulated and graded.",
     "Instructor": "For those who teach the course.",
     "Pool": "Many requests, one KV pool.",
     "Memory": "How many requests fit: arithmetic, not measured.",

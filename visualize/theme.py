@@ -16,6 +16,7 @@ STYLED = (
     "mistakes",
     "server",
     "deploy",
+    "capstone",
     "workshop",
     "glossary",
 )

@@ -4,7 +4,7 @@ Everything is simulated (``lessons.capstone.simulation``); ``ASSUMED`` says what
 """
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,6 +72,15 @@ class Targets(NamedTuple):
     ttft_ms: float
     tpot_ms: float
     goodput: float
+
+    @property
+    def words(self) -> dict[str, str]:
+        """What is wanted, by the name of the grade."""
+        return {
+            "TTFT p95": f"at most {self.ttft_ms:,.0f} ms",
+            "TPOT p95": f"at most {self.tpot_ms:,.0f} ms",
+            "Goodput": f"at least {self.goodput:g}/s",
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +162,13 @@ class Graded:
         return all(mark.passed for mark in self.marks)
 
 
-def attempt(case: CapstoneCase, chosen: ServerChoices, seed: int = 0) -> Graded:
-    """Simulate a case with these choices, and grade it. Raises ConfigError for a choice out of range."""
+def attempt(
+    case: CapstoneCase, chosen: ServerChoices, seed: int = 0, watch: Callable[[float], None] = lambda share: None
+) -> Graded:
+    """Simulate a case with these choices, and grade it. ``watch`` is told the share of requests that are served.
+
+    Raises ConfigError for a choice out of range, and what ``watch`` raises.
+    """
     command = serve_command(
         chosen.config,
         known_models()[case.model].hub,
@@ -168,17 +182,23 @@ def attempt(case: CapstoneCase, chosen: ServerChoices, seed: int = 0) -> Graded:
     fits = memory(case, chosen, deployment)
     if not fits.passed:
         return Graded([fits], "", command)
-    result = served(case, chosen, deployment, seed)
+    result = served(case, chosen, deployment, seed, watch)
     return Graded([fits, *grade(case, chosen, result)], figures(result, deployment), command)
 
 
-def served(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment, seed: int = 0) -> Simulated:
+def served(
+    case: CapstoneCase,
+    chosen: ServerChoices,
+    deployment: Deployment,
+    seed: int = 0,
+    watch: Callable[[float], None] = lambda share: None,
+) -> Simulated:
     """The simulation of a case."""
     draft = deployment.draft if isinstance(deployment, WithDraft) else None
     seqs, tokens = chosen.max_num_seqs, chosen.max_num_batched_tokens
     rate = case.acceptance[chosen.speculative]
     clockwork = Clockwork(deployment, draft, chosen.config, Limits(*CARDS[case.gpu]), seqs, tokens, rate, seed)
-    return simulate(clockwork, case.load, seed)
+    return simulate(clockwork, case.load, seed, watch)
 
 
 def memory(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment) -> Grade:
@@ -220,10 +240,10 @@ def grade(case: CapstoneCase, chosen: ServerChoices, result: Simulated) -> list[
     ):
         passed = found <= wanted
         limited = "" if passed else " ".join(why(chosen, result, wanted))
-        marks.append(Grade(name, f"at most {wanted:,.0f} ms", f"{found:,.1f} ms", passed, limited))
+        marks.append(Grade(name, targets.words[name], f"{found:,.1f} ms", passed, limited))
     passed = goodput >= targets.goodput
     limited = "" if passed else " ".join(_few_good(case, chosen, result, good))
-    return [*marks, Grade("Goodput", f"at least {targets.goodput:g}/s", f"{goodput:.3g}/s", passed, limited)]
+    return [*marks, Grade("Goodput", targets.words["Goodput"], f"{goodput:.3g}/s", passed, limited)]
 
 
 WAITS = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -172,9 +173,11 @@ def cost_model(deployment: Deployment, token_bytes: int) -> PassCostModel:
     return PassCostModel(SimpleNamespace(model=model, reads_packed_weights=False), storage)
 
 
-def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
+def simulate(
+    clockwork: Clockwork, load: Load, seed: int = 0, watch: Callable[[float], None] = lambda share: None
+) -> Simulated:
     """Serve all of a load; time passes only in steps and where nothing is left to do. The pool has to hold the longest
-    conversation."""
+    conversation. ``watch`` is told, before each step, the share of requests that have ended."""
     draw, scheduler = random.Random(seed), clockwork.scheduler
     found = Simulated([], [], 0, 0)
     requests: dict[int, SimulatedRequest] = {}
@@ -211,6 +214,7 @@ def simulate(clockwork: Clockwork, load: Load, seed: int = 0) -> Simulated:
             now = max(now, arrivals[0][0])
         while arrivals and arrivals[0][0] <= now:
             begin(*heapq.heappop(arrivals))
+        watch((len(found.requests) - len(scheduler)) / (load.users * load.turns))
         began, preempted = now, found.preempted
         scheduled = scheduler.schedule()
         ms, drafting, gigabytes, bound = clockwork.milliseconds(scheduled)

@@ -13,7 +13,7 @@ from tests.api.calls import call, get
 
 pytestmark = pytest.mark.slow
 
-PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "mistakes", "deploy", "instructor")
+PAGES = ("", "compare", "lessons", "pool", "memory", "claims", "mistakes", "deploy", "instructor", "capstone")
 
 
 def test_the_pages_and_a_run_do_not_use_the_network(server: str, watched: dict[str, str]) -> None:

@@ -275,7 +275,7 @@ def test_the_instructors_answers_are_measured_on_request_and_can_be_stopped_and_
     visit: Visit,
 ) -> None:
     page = begun(visit)
-    page.click(".course-about a")
+    page.click(".course-about a[data-to=instructor]")
     page.wait_for_url("**/instructor")
     ready(page)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)

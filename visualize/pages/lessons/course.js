@@ -146,8 +146,8 @@ export function mount(element, gradio, setup) {
     file.value = "";
   };
 
-  $(".to-teach").hidden = !setup.teaching;
-  if (setup.teaching) $(".to-teach a").href = setup.teaching;
+  $(".served").hidden = !setup.served;
+  if (setup.served) for (const link of element.querySelectorAll(".served a")) link.href = link.dataset.to;
   foldWhenNarrow($("details"));
   readRecords(gradio, read);
 }

@@ -77,7 +77,7 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, answers: Answers) -> No
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             setup = {"lessons": sheet.contents(), "kept": sheet.KEPT, "most": MOST_CHARACTERS}
-            progress = component("pages/lessons/course", setup | {"teaching": "instructor"}, elem_id="course")
+            progress = component("pages/lessons/course", setup | {"served": True}, elem_id="course")
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
             drawn = component("pages/lessons/figure", figure_setup(), elem_id="figure")
