@@ -56,6 +56,20 @@ def test_a_page(visit: Visit, path: str) -> None:
     assert page.evaluate(SMALL, 44) == []
 
 
+def test_run_is_within_ten_stops_without_a_skip_link_and_arrow_keys_lead_through_the_pages(visit: Visit) -> None:
+    lab = visit().open()
+    for _ in range(10):
+        lab.press("Tab")
+        if lab.page.evaluate("document.activeElement.id") == "run":
+            break
+    assert lab.page.evaluate("document.activeElement.id") == "run"
+    focused = lab.page.locator("nav a:focus")
+    lab.page.focus("nav a[tabindex='0']")
+    for key, name in (("ArrowRight", "Compare"), ("End", "Deploy"), ("ArrowLeft", "Mistakes"), ("Home", "Lab")):
+        lab.press(key)
+        assert focused.inner_text() == name
+
+
 def test_a_list_that_tab_reached_opens_by_key_and_by_click(visit: Visit) -> None:
     lab = visit().open()
     page, models = lab.page, lab.page.locator("#pair input")

@@ -2,7 +2,7 @@
 
 import { carrySettings, initialQuery, keptShown, leadBack, reloaded, returned, watchChanges, writeAddress } from "./address.js";
 import { look } from "./chart_panel.js";
-import { body, copy, make, placeTip, store, stored, whenReady, within } from "./dom.js";
+import { body, copy, make, modified, placeTip, store, stored, whenReady, within } from "./dom.js";
 import { fixGradio } from "./gradio.js";
 import { addHelp, addPresentation } from "./help.js";
 import { Terms } from "./terms.js";
@@ -130,9 +130,25 @@ export function mount(element, gradio, { terms, links = {} }) {
     document.addEventListener("click", ({ target }) => target.closest("#run") && takeBack(), true);
   } else if (runs && !returned) whenReady(() => document.querySelector("#run")?.click());
 
-  // Where there is no room for the pages' names side by side, this one's is scrolled into view.
+  // Where there is no room for the pages' names side by side, this one's is scrolled into view. (By scrollIntoView, Tab would
+  // begin there.)
   const here = $("[aria-current]");
-  here?.scrollIntoView({ block: "nearest", inline: "center" });
+  const names = here?.parentElement;
+  names?.scrollTo(here.offsetLeft - names.offsetLeft + (here.offsetWidth - names.clientWidth) / 2, 0);
+
+  // The pages' names are one Tab stop, from which arrow keys lead on.
+  const pages = [...element.querySelectorAll("nav a")];
+  const stopAt = (link) => pages.forEach((page) => (page.tabIndex = page === link ? 0 : -1));
+  stopAt(here ?? pages[0]);
+  for (const [at, page] of pages.entries()) {
+    page.addEventListener("keydown", (event) => {
+      const to = { ArrowLeft: pages[at - 1], ArrowRight: pages[at + 1], Home: pages[0], End: pages.at(-1) }[event.key];
+      if (!to || modified(event)) return;
+      event.preventDefault();
+      to.focus();
+    });
+    page.addEventListener("focus", () => stopAt(page));
+  }
 
   // A page of the course has a first heading of its own.
   if (here?.textContent === "Lessons") $("h1").role = "none";

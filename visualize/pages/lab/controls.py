@@ -70,6 +70,11 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
     """Lay the controls out. Their values, limits and choices are those of ``form``, with these model ``pairs``."""
     widgets = Widgets(form)  # with all drafters: a request with another is refused
     groups = {title: [one.name for one in form.settings.values() if one.group == title] for title in ("", *FOLDS)}
+    with gr.Row(elem_id="actions"):
+        run = gr.Button("Run", variant="primary", elem_id="run")
+        stop = gr.Button("Stop", elem_id="stop")
+        reopen = gr.UploadButton("Open", elem_id="open")
+        gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
     with gr.Column(elem_id="settings"):
         widgets.add("system", "messages")
         turns = gr.HTML("", elem_id="conversation", visible="hidden")
@@ -86,11 +91,6 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
             for title, elem_id in FOLDS.items():
                 with widgets.fold(title, elem_id):
                     widgets.add(*groups[title])
-    with gr.Row(elem_id="actions"):
-        run = gr.Button("Run", variant="primary", elem_id="run")
-        stop = gr.Button("Stop", elem_id="stop")
-        reopen = gr.UploadButton("Open", elem_id="open")
-        gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
     def about_models(*values: Any) -> list[Any]:
         settings = Settings.of(values)
