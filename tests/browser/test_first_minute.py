@@ -97,10 +97,12 @@ def test_who_leaves_by_the_header_and_comes_back_finds_run_and_settings(visit: V
 
 
 def test_on_a_phone_the_picture_comes_first_and_the_settings_behind_a_button(visit: Visit) -> None:
-    page = visit(viewport={"width": 390, "height": 844}).open().page
+    page = visit(viewport={"width": 390, "height": 844}).at("./")
     assert page.is_visible(".film")
     assert page.is_visible("#run")
     assert not page.is_visible("#prompt")
+    page.wait_for_selector(".film .card")  # the recording plays
+    assert page.evaluate("scrollY") == 0
     page.click("#show-settings")
     assert page.is_visible("#prompt")
 

@@ -1,6 +1,6 @@
 // Help: what the keys do, a tour of the page, and the switch to what a projector shows.
 
-import { button, make, store, stored, tableRow } from "./dom.js";
+import { button, make, narrow, store, stored, tableRow } from "./dom.js";
 
 const KEYS = [
   ["Ctrl Enter", "Run"],
@@ -50,9 +50,10 @@ export function addHelp(opener, about, links, glossary) {
   function visit(at) {
     document.querySelector(".toured")?.classList.remove("toured");
     document.querySelector(".tour-note")?.remove();
-    if (at >= stops.length) return opener.focus();
-    const [place, text] = stops[at];
-    const there = document.querySelector(place);
+    const [place, text] = stops[at] ?? [];
+    const there = place && document.querySelector(place);
+    if (narrow.matches) document.body.classList.toggle("setting", Boolean(there?.closest("#settings"))); // else they are hidden
+    if (!there) return opener.focus();
     there.classList.add("toured");
     there.scrollIntoView({ block: "nearest" });
     const next = button({ onclick: () => visit(at + 1) }, at + 1 < stops.length ? "Next" : "Done");

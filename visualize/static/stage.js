@@ -65,7 +65,9 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
     sayNow(`Waiting for the engine …${pale}`);
     stage.hush(0);
     body.classList.add("running");
-    if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
+    const { top } = element.getBoundingClientRect();
+    const away = top < 0 || top > innerHeight / 2; // its beginning is out of view, or below open settings
+    if (server && narrow.matches && away && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
   }
 
   /** Read a transcript. Its first line names the run; the rest follows or, for a live run, arrives through a channel. */
