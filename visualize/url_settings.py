@@ -1,7 +1,7 @@
 """The settings of a page, as its controls or its address give them. A link may come from anywhere, so it is checked.
 
 A value of a link that is not within the bounds of the page's own controls stays at its default and is reported. So is a
-name that is no setting of this page nor of another: links of one page lead to others.
+view that no page has, and a name that is no setting of this page nor of another: links of one page lead to others.
 """
 
 import math
@@ -13,11 +13,23 @@ from urllib.parse import urlencode
 
 from lab.errors import ConfigError
 from lab.settings import SETTINGS, Setting
+from visualize.charts import CHARTS
 from visualize.text import visible
 
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 """What a link or the server's environment may say for a switch. The page itself writes "1" and "0"."""
-NO_SETTINGS = "run|step|guess|at|chart|face|speed|colour|claim|card|lesson|join|view|__.*|utm_.*|.*clid"
+VIEWS = {
+    "run": "1",
+    "step": r"start|\d+(\.\d+)?",
+    "guess": r"\d+\.\d+",
+    "at": r"\d+(\.\d+)?",
+    "chart": "|".join(CHARTS),
+    "face": "race|theory",
+    "speed": r"auto|explain|slow|fast|fit|real|1|0\.\d+",
+    "colour": "p|bits",
+}
+"""What a link may say of what is shown of a page, not of its settings: names, and patterns of their values."""
+NO_SETTINGS = "|".join([*VIEWS, "claim|card|lesson|join|view|__.*|utm_.*|.*clid"])
 """Names that a link may have beside settings, as a pattern: what it shows of a page, Gradio's, and click counters'."""
 
 
@@ -52,6 +64,9 @@ class Form:
                     values[name] = _parse(self[name], str(query[name]))
                 except ValueError as error:
                     notices.append(f"The {source}'s {name} was left out: {error}.")
+        for name, known in VIEWS.items():
+            if name in query and not re.fullmatch(known, value := str(query[name])):
+                notices.append(f"The {source}'s {name} was left out: no page has “{visible(value[:40])}”.")
         known = {*self.names, *SETTINGS}
         unknown = [name for name in query if name not in known and not re.fullmatch(NO_SETTINGS, name)]
         if unknown:

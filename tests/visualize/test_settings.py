@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,6 +26,8 @@ from tests.visualize.any_settings import LAB, values
 from visualize import memory_inputs as memory
 from visualize import pool_inputs as pool
 from visualize import run_settings as lab
+from visualize.assets import read
+from visualize.charts import CHARTS
 from visualize.middleware import PagesMiddleware
 from visualize.pages.claims import checks
 from visualize.pages.compare import configurations as compare
@@ -90,6 +93,21 @@ def test_a_bad_value_is_left_out_and_named(form: Form) -> None:
         {},
         ["The link names what this page has no setting for: n0, n1, n2, n3, n4, …."],
     )
+
+
+def test_a_view_that_no_page_has_is_named_and_those_that_pages_have_are_not() -> None:
+    form, options = Form(()), re.compile(r'<option value="([^"]+)"')
+    seen = {"speed": options.findall(read("static/player.html") + read("static/race.html")), "chart": [*CHARTS]}
+    seen |= {"colour": options.findall(read("static/stage.html").split('class="tint"')[1].split("</select>")[0])}
+    seen |= {"step": ["start", "3", "15.1"], "guess": ["3.1"], "at": ["12.5"], "face": ["theory"], "run": ["1"]}
+    for name, known in seen.items():
+        assert known
+        for value in known:
+            assert form.read({name: value}) == ({}, []), value
+        for value in ("bananas", "-1", "<script>", "x" * 5000):
+            (notice,) = form.read({name: value})[1]
+            assert name in notice
+            assert "x" * 100 not in notice
 
 
 @pytest.mark.parametrize("page", INPUTS, ids=lambda page: page.__name__)
