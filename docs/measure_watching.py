@@ -73,7 +73,8 @@ SAMPLE = """() => {
   const plots = ["rounds", "blocks", "timing"].map((name) => document.querySelector(`[data-chart=${name}] .plot`));
   window.redrawn = plots.map(() => []);
   plots.forEach((plot, i) => plot.addEventListener("drawn", () => redrawn[i].push(performance.now())));
-  const newest = (plot) => Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1));
+  const last = (plot) => Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1));
+  const newest = (plot) => (plot === plots[1] ? last(plot) : Math.round(last(plot))); // x: seconds, or a bar's side
   const say = document.querySelector(".say");
   window.samples = [];
   setInterval(() => {

@@ -189,7 +189,6 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
   const PACE = 80; // least milliseconds between pictures of a live run: the engine may be on this machine
   let scheduled = false;
   let rested = 0;
-  let remaining; // timer for charts that had to wait
   /** Draw with the next animation frame, but rest for as long as drawing took: a slow browser then shows fewer frames,
       not old ones. While a run is played every tick of the player draws. */
   function schedule() {
@@ -214,10 +213,7 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
     stage.drawCharts(stage.picture);
     $(".stage").dataset.seq = stage.picture.at;
     $(".stage").setAttribute("aria-busy", stage.dirty.size > 0); // charts lag behind
-    clearTimeout(remaining);
-    if (!stage.dirty.size || !window.Plotly) return;
-    if (stage.live()) remaining = setTimeout(schedule, Math.max(0, stage.chartsDue - performance.now()));
-    else schedule();
+    if (stage.dirty.size && window.Plotly) schedule();
   }
 
   /** The numbers and remarks; a readout without a row does not matter to this run. */

@@ -3,6 +3,7 @@
 import { updateAddress } from "./address.js";
 import { fitSquares, inWords, laidOut, look, ofEachKind, plotted } from "./chart_panel.js";
 import { body, labelAsImage, make, narrow, within, write } from "./dom.js";
+import { drawMoving } from "./moving_chart.js";
 
 /** Draw the stage's charts as frames change their columns: Plotly redraws those that have changed. */
 export function addCharts(stage) {
@@ -31,41 +32,39 @@ export function addCharts(stage) {
     stage.draw();
   }
 
-  const FRESH = 100; // milliseconds for which a chart of a run that is followed is not drawn again
-  stage.chartsDue = 0; // when charts that move may be drawn again
-  const drawnOf = new Map(); // by chart: the run that it was last drawn from, and when
+  const TURN = 30; // milliseconds after which the next charts of a run that is followed wait for the next picture
+  stage.chartsDue = 0; // when charts of a run that is played may be drawn again
+  const drawnOf = new Map(); // by chart: the run that it was last drawn from
 
-  /** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for as long as it
-      took: half of the page's time is left for clicks, and for the engine. Until its turn comes, a chart of another run is
-      hidden. */
+  /** Redraw what is dirty. While the picture moves, first the chart that has waited longest. Of a run that is played, only
+      that, and then none for as long as it took: half of the page's time is left for clicks. Until its turn comes, a chart
+      of another run is hidden. */
   function drawCharts({ columns, layouts, captions }) {
     const began = performance.now();
-    let due = !stage.moving() || began >= stage.chartsDue;
+    let due = !stage.moving() || stage.live() || began >= stage.chartsDue;
     for (const name of [...dirty]) {
-      const drawn = drawnOf.get(name);
       if (inSight(name) && !unveil(name)) {
-        if (!due || !window.Plotly || (stage.live() && began < drawn?.at + FRESH)) {
-          if (drawn && drawn.from !== stage.picture) hide(name);
+        if (!due || !window.Plotly) {
+          if (drawnOf.has(name) && drawnOf.get(name) !== stage.picture) hide(name);
           continue;
         }
         if (rolls(name)) layOut(name);
-        else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && stage.moving());
+        else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && stage.moving(), stage.live() && !legible(stage.picture.frame));
         plotOf(name).dispatchEvent(new Event("drawn"));
         plotOf(name).classList.remove("older");
-        drawnOf.set(name, { from: stage.picture, at: began });
-        due = !stage.moving();
+        drawnOf.set(name, stage.picture);
+        due = stage.live() ? performance.now() < began + TURN : !stage.moving();
         stage.chartsDue = 2 * performance.now() - began;
       }
       if (captions[name] !== undefined) caption(captionOf(name), captions[name]);
       dirty.delete(name);
     }
-    if (stage.live() && dirty.size) stage.chartsDue = Math.max(stage.chartsDue, Math.min(...[...dirty].map((name) => FRESH + (drawnOf.get(name)?.at ?? 0))));
   }
 
   /** Hide a chart, and its caption if that is of the run: others are legends, and stay. */
   function hide(name) {
     plotOf(name).classList.add("older");
-    if (drawnOf.get(name).from.captions[name] !== undefined) caption(captionOf(name), "");
+    if (drawnOf.get(name).captions[name] !== undefined) caption(captionOf(name), "");
   }
 
   /** Set a chart's caption; where it is cut off, all of it is shown on hover. */
@@ -125,14 +124,19 @@ export function addCharts(stage) {
   const LEGIBLE = 80; // milliseconds per pass: what is seen for less needs no glyphs, which take half of a chart's time
   const legible = ({ t_ms, step }) => (stage.mode === "playing" ? stage.shownFor() : t_ms / Math.max(1, step)) > LEGIBLE;
 
-  /** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. */
-  function plotChart(plot, shell, columns, axes, moves = false) {
+  /** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. One that is
+      ``swift`` is drawn so often that only what differs is drawn again. */
+  function plotChart(plot, shell, columns, axes, moves = false, swift = false) {
     const layout = laidOut(shell.layout, axes);
+    for (const axis of Object.values(layout)) if (axis.range) axis.ticklabeloverflow = "allow"; // else Plotly measures every label for every label
     layout.uirevision = stage.pans;
     const first = moves ? layout.xaxis.range[0] : -Infinity;
     const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
     const squares = traces.filter(({ meta }) => meta);
-    if (squares.length) fitSquares(plot, layout, squares, moves && stage.picture.frame && !legible(stage.picture.frame));
+    const fit = () => squares.length && fitSquares(plot, layout, squares, swift || (moves && stage.picture.frame && !legible(stage.picture.frame)));
+    if (swift) return drawMoving(plot, traces, layout, `${look()} ${stage.pans}`, fit);
+    fit();
+    plot.moving = null;
     plotted(plot, traces, layout, stage.moving() ? null : squares.length ? ofEachKind(squares) : inWords(traces));
     veil(plot, Infinity);
   }
