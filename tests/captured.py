@@ -97,7 +97,9 @@ def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: to
     layer.write(slots[real].long(), key[real], value[real])
 
 
-def attend(layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None) -> torch.Tensor:
+def attend(
+    layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None, *_: object
+) -> torch.Tensor:
     """As ``lab.backends.gpu.paged_attention.attend``: what belongs to no sequence is not written."""
     out = torch.empty(query.shape)
     starts, lengths = plan.starts.tolist(), plan.lengths.tolist()

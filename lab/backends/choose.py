@@ -39,12 +39,10 @@ class ModelBackends(Backends):
     ) -> None:
         self.kernels: Kernel = choose_kernels(kernels, target.device)
         self._plain: Models = target, draft
-        if self.kernels == "triton" and (
-            other := next((it for it in (target, draft) if it and it.other_attention), None)
-        ):
+        if self.kernels == "triton" and (other := next((it for it in (target, draft) if it and it.other_cache), None)):
             if kernels == "triton":
                 raise ConfigError(
-                    f"kernels='triton' cannot compute {other.name}: {other.other_attention}. Use 'auto' or 'reference'."
+                    f"kernels='triton' cannot compute {other.name}: {other.other_cache}. Use 'auto' or 'reference'."
                 )
             self.kernels = "reference"
         self._fuses = self.kernels == "triton" and fuse_layers

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.kv_cache.attention_metadata import BlockPlan, Group, SdpaChoice, StepPlan, current_plan
+from lab.kv_cache.attention_metadata import BlockPlan, Group, Scores, SdpaChoice, StepPlan, current_plan
 
 NAME = "decode_lab"
 """The function's name in transformers' registry."""
@@ -76,7 +76,8 @@ def attention(
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if isinstance(plan, BlockPlan):
         query = query[0].transpose(0, 1)
-        return plan.attend(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
+        scores = Scores(sliding_window or None, softcap, s_aux)
+        return plan.attend(module.layer_idx, query, new_key, new_value, plan, scaling, scores)[None], None
     if plan.storage is not None:
         plan = plan.of_layer(module.layer_idx)
         layer = plan.storage.layers[module.layer_idx]

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -92,6 +92,17 @@ class StepPlan(Plan):
         return self.others[group - 1] if group else self
 
 
+class Scores(NamedTuple):
+    """What becomes of a layer's scores before the softmax, besides scaling; arguments of ``attention`` explain each."""
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks: torch.Tensor | None = None
+
+
+ONLY_SCALED = Scores()
+
+
 @dataclass(frozen=True, slots=True)
 class BlockPlan(Plan):
     """The kernels' metadata of a step, besides its N tokens of S sequences one after another.
@@ -106,7 +117,9 @@ class BlockPlan(Plan):
         longest: most tokens of a sequence.
         storage: where keys and values go.
         attend: stores a layer's new keys and values, and attends:
-            ``attend(layer_idx, query [N, heads, d], key [N, kv_heads, d], value, plan, scaling)`` -> [N, heads, d].
+            ``attend(layer_idx, query [N, heads, d], key [N, kv_heads, d], value, plan, scaling, scores)`` -> [N, heads,
+            d].
+        others: the same for the layers of each further KV cache group, whose slots are others.
     """
 
     write: torch.Tensor
@@ -118,6 +131,11 @@ class BlockPlan(Plan):
     longest: int
     storage: KVStorage
     attend: Callable[..., torch.Tensor] | None = None
+    others: tuple[BlockPlan, ...] = ()
+
+    def of_layer(self, layer: int) -> BlockPlan:
+        group = self.storage.group_of[layer] if self.others else 0
+        return self.others[group - 1] if group else self
 
 
 current_plan: ContextVar[StepPlan | BlockPlan | None] = ContextVar("current_plan", default=None)

@@ -26,7 +26,7 @@ from lab.models.quantization import stored_tensors
 from lab.models.recurrent_layers import PassPart, recurrent_layers
 from lab.models.state_head import StateHead
 from lab.models.submodules import copy_modules, cut_layers, layers_of
-from lab.models.support import other_attention, refuse_unsupported
+from lab.models.support import other_attention, other_cache, refuse_unsupported
 from lab.util.messages import error_summary
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ class LanguageModel:
         kv_sources: of layers that read another's keys and values, the other.
         recurrent: its recurrent layers; None: it has none.
         own_attention: why it keeps its own attention, in a clause; None: it has the lab's.
-        other_attention: why kernels for full attention cannot compute it; None: they can.
+        other_cache, other_attention: why kernels for keys and values by position, and such for full attention, cannot
+            compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
         notes: sentences on how it was loaded, for who runs it.
@@ -137,7 +138,7 @@ class LanguageModel:
         self.own_attention = own_attention(model.config, type(model))
         self.windows = [None] * self.layers if self.own_attention else windows_of(model.config)
         self.kv_sources = kv_sources(model.config)
-        self.other_attention = other_attention(model.config, model)
+        self.other_cache, self.other_attention = (it(model.config, model) for it in (other_cache, other_attention))
         self.recurrent = recurrent_layers(model)
         if not self.own_attention:
             read_latents(model, (NAME, SEALED_NAME))

@@ -52,14 +52,27 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
         refuse_decoding(name, f"{model_class.__name__} of transformers keeps no keys and values from token to token")
 
 
-def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
-    """Why kernels for full attention cannot compute a model's, in a sentence; None if they can. Sinks are parameters,
-    not configuration, so the ``model`` itself is searched for them."""
+def other_cache(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
+    """Why kernels that read a key and a value per layer, position and KV head cannot compute a model, in a sentence;
+    None if they can."""
     text = config.get_text_config(decoder=True)
     if own := own_attention(config, model and type(model)):
         return f"its attention {own}"
     if getattr(text, "kv_lora_rank", None) is not None:
         return "it has latent attention (MLA)"
+    if 0 in windows_of(config):
+        return "it has recurrent layers"
+    if kv_sources(config):
+        return "some of its layers share the keys and values of others"
+    return None
+
+
+def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = None) -> str | None:
+    """As ``other_cache``, of kernels for full attention. Sinks are parameters, not configuration, so the ``model``
+    itself is searched for them."""
+    text = config.get_text_config(decoder=True)
+    if other := other_cache(config, model):
+        return other
     softcap = getattr(text, "attn_logit_softcapping", None)
     if softcap is not None:
         return f"it caps its attention scores (softcap {softcap})"
@@ -67,10 +80,6 @@ def other_attention(config: PreTrainedConfig, model: PreTrainedModel | None = No
         return "it has attention sinks"
     if window := next(filter(None, windows_of(config)), None):
         return f"it has sliding-window attention (window {window}) in some layers or all"
-    if 0 in windows_of(config):
-        return "it has recurrent layers"
-    if kv_sources(config):
-        return "some of its layers share the keys and values of others"
     return None
 
 

@@ -14,9 +14,11 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu import store_kv as store_kernel
-from lab.trace.events import FellBack, StepTimed
+from lab.load import new_engine
+from lab.trace.events import BlockFreed, FellBack, StepTimed
 from tests import tiny_models
 from tests.captured import SMALL, compute_in_torch
+from tests.engine.test_windows import windowed
 from tests.tiny_models import of
 
 pytestmark = pytest.mark.slow
@@ -68,6 +70,22 @@ def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config
     assert run.token_ids == reference.generate(PROMPT, config, sampling).token_ids
     assert of(run, FellBack) == []
     assert (attended[0] > 0) == config.kv_cache
+
+
+@without_gpu
+@pytest.mark.parametrize(("kind", "kv_dtype"), [("gemma2", "auto"), ("gpt_oss", "auto"), ("mistral", "int8")])
+def test_windows_sinks_and_softcaps_give_the_tokens_of_the_reference(monkeypatch, kind, kv_dtype):
+    """Layers with windows and such without have blocks of their own; the window slides as tokens come."""
+    attended = counted(monkeypatch, attend_kernel, "attend")
+    config = replace(PAGED, kv_dtype=kv_dtype, speculative="ngram", kv_cache_dtype_skip_layers="1")
+    runs = []
+    for kernels in ("triton", "reference"):
+        lab = new_engine(windowed(kind), tiny_models.tokenizer(), kernels=kernels)
+        runs.append([it.result() for it in [lab.submit(text, config, SAMPLING) for text in ("A king and a king", "A")]])
+    assert attended[0] > 0
+    assert not any(of(run, FellBack) for run in runs[0])
+    assert [run.token_ids for run in runs[0]] == [run.token_ids for run in runs[1]]
+    assert any(event.slid_out for run in runs[0] for event in of(run, BlockFreed))
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from lab.backends.gpu import store_kv as store_kernel
 from lab.backends.gpu.fused_kernels import rms_norm, rotate, swiglu
 from lab.backends.gpu.fused_product import add_product, gated_product, normed_product
 from lab.backends.gpu.softmax import softmax
+from lab.kv_cache.attention_metadata import Scores
 from lab.kv_cache.storage import KERNEL_FORMATS, KVStorage
 
 
@@ -70,7 +71,9 @@ for kv_format, dtype, (new, splits) in kinds:
         longest_new=new,
         longest=20,
     )
-    attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
+    query = torch.randn(new, 8, 128, dtype=dtype)
+    for scores in (Scores(), Scores(window=9, softcap=2.0, sinks=torch.zeros(8, dtype=dtype))):
+        attend_kernel.attend(layer, query, plan, scores=scores, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()
 for few, bias in ((x, None), (x[:1], weight[:64])):  # a single row is compiled separately

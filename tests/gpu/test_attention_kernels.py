@@ -21,7 +21,7 @@ from lab.backends.gpu import paged_attention as attend_kernel
 from lab.backends.gpu.dequantize import halves
 from lab.backends.gpu.paged_attention import attend
 from lab.backends.gpu.store_kv import store
-from lab.kv_cache.attention_metadata import BlockPlan
+from lab.kv_cache.attention_metadata import ONLY_SCALED, BlockPlan, Scores
 from lab.kv_cache.storage import KERNEL_FORMATS, KVStorage
 from tests.pairwise import parametrize_pairwise
 
@@ -53,6 +53,7 @@ class Case:
         head_dim: int = 64,
         dtype: torch.dtype = torch.float32,
         size: float = 1,
+        scores: Scores = ONLY_SCALED,
     ) -> None:
         """``size``: of the values."""
         heights = [-(-length // block_size) for length in lengths]
@@ -62,8 +63,10 @@ class Case:
         # Tables are padded with a block that nobody wrote to.
         tables = blocks[-1].repeat(len(lengths), max(heights))
         self.slots = []
-        for row, (taken, length) in enumerate(zip(blocks[:-1].split(heights), lengths, strict=True)):
+        for row, (taken, length, count) in enumerate(zip(blocks[:-1].split(heights), lengths, new, strict=True)):
             tables[row, : len(taken)] = taken
+            if scores.window:  # blocks that slid out were freed
+                tables[row, : max(0, length - count + 1 - scores.window) // block_size] = -1
             slots = (taken[:, None] * block_size + torch.arange(block_size)).flatten()[:length].to(DEVICE)
             key, value = torch.randn(2, length, kv_heads, head_dim, dtype=dtype, device=DEVICE)
             self.layer.write(slots, key, size * value)
@@ -71,7 +74,7 @@ class Case:
         whole = random.choice([torch.int32, torch.int64])
         # The heads' rows lie apart, as in a model.
         self.query = torch.randn(kv_heads * shared, sum(new), head_dim, dtype=dtype, device=DEVICE).transpose(0, 1)
-        self.new, self.shared, self.size = new, shared, size
+        self.new, self.shared, self.size, self.scores = new, shared, size, scores
         self.plan = BlockPlan(
             write=torch.cat([slots[-count:] for slots, count in zip(self.slots, new, strict=True)]),
             starts=torch.tensor([0, *new]).cumsum(0).to(DEVICE, whole),
@@ -89,14 +92,21 @@ class Case:
         for slots, query in zip(self.slots, self.query.double().split(self.new), strict=True):
             key, value = (x.double().repeat_interleave(self.shared, 1) for x in self.layer.read(slots))
             score = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
-            future = torch.ones(score.shape[1:], dtype=torch.bool, device=DEVICE).triu(len(slots) - len(query) + 1)
-            weight = score.masked_fill(future, -torch.inf).softmax(-1)
+            window, cap, sinks = self.scores
+            if cap:
+                score = cap * (score / cap).tanh()
+            every, first = torch.ones(score.shape[1:], dtype=torch.bool, device=DEVICE), len(slots) - len(query)
+            unseen = every.triu(first + 1) | (every.tril(first - window) if window else False)
+            score = score.masked_fill(unseen, -torch.inf)
+            if sinks is not None:
+                score = torch.cat([score, sinks.double()[:, None, None].expand(-1, len(query), 1)], dim=-1)
+            weight = score.softmax(-1)[..., : len(slots)]
             outputs.append(torch.einsum("hqk,khd->qhd", weight, value))
         return torch.cat(outputs)
 
     def error(self, *, splits: int | None = None) -> float:
         """The largest, over the one that the dtype is granted."""
-        out = attend(self.layer, self.query, self.plan, splits=splits)
+        out = attend(self.layer, self.query, self.plan, scores=self.scores, splits=splits)
         assert out.dtype == self.query.dtype
         return (out.double() - self.expected()).abs().max().item() / (self.size * ERROR[self.query.dtype])
 
@@ -177,9 +187,9 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    # Seven kinds: store and attend, and three of them combine. Three kinds of product, for some rows and for one, and
-    # six kernels between: four of them rotate. Two of softmax.
-    assert len(lines) == 7 * 2 + 3 + 3 * 2 + 6 + 2
+    # Seven kinds: store and, twice, attend, and three of them combine. Three kinds of product, for some rows and for
+    # one, and six kernels between: four of them rotate. Two of softmax.
+    assert len(lines) == 7 * 3 + 2 * 3 + 3 * 2 + 6 + 2
     waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel", "_store_kernel"}
     for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
         (line[0], *map(int, line[1:9]), *line[9:]) for line in lines
@@ -222,6 +232,27 @@ def test_attention_is_close_to_float64(form, head_dim, shared, splits, block_siz
     kv_format, dtype = form.split()
     shape = {"head_dim": head_dim, "shared": shared, "block_size": block_size, "dtype": getattr(torch, dtype)}
     assert Case(kv_format, *LENGTHS[lengths], kv_heads=1 if shared > 2 else 2, **shape).error(splits=splits) < 1
+
+
+SINKS = {"none": None, "small": [-9.0, -1.0, 0.0, 1.0], "large": [90.0, 4.0, 9.0, -90.0]}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of rows that pad a tile and see nothing
+@parametrize_pairwise(
+    form=["auto float32", "auto float16", "int8 float16", "int4 bfloat16"],
+    window=[None, 1, 7, 40, 1000],
+    softcap=[None, 0.7],
+    sinks=list(SINKS),
+    splits=[None, 4, 2],
+    block_size=[16, 1, 24],
+    lengths=list(LENGTHS),
+)
+def test_windows_softcaps_and_sinks_are_close_to_float64(form, window, softcap, sinks, splits, block_size, lengths):
+    """What slid out of the window has no blocks any more: reading there is an error in the interpreter."""
+    kv_format, dtype = form.split()
+    scores = Scores(window, softcap, SINKS[sinks] and torch.tensor(SINKS[sinks], device=DEVICE))
+    shape = {"block_size": block_size, "dtype": getattr(torch, dtype), "scores": scores}
+    assert Case(kv_format, *LENGTHS[lengths], kv_heads=2, **shape).error(splits=splits) < 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

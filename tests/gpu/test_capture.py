@@ -60,7 +60,7 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
 def on_a_gpu(modules: Iterable[object] = (), **attributes: object) -> SimpleNamespace:
     weight = SimpleNamespace(device=torch.device("cuda", 0))
     model = SimpleNamespace(parameters=lambda: [weight, weight], modules=lambda: modules, **attributes)
-    return SimpleNamespace(model=model)
+    return SimpleNamespace(model=model, windows=[None])
 
 
 class Looked(TorchDispatchMode):

@@ -33,10 +33,13 @@ class Packed(NamedTuple):
     lengths: torch.Tensor
     tables: torch.Tensor
 
-    def plan(self, block_size: int, longest_new: int, longest: int, storage: KVStorage) -> BlockPlan:
-        """The plan of a forward pass over these rows; the arguments are attributes of the plan."""
-        where = self.write, self.starts, self.lengths, self.tables
-        return BlockPlan(*where, block_size, longest_new, longest, storage, attend_by_kernels)
+    def plan(
+        self, block_size: int, longest_new: int, longest: int, storage: KVStorage, others: "Sequence[Packed]" = ()
+    ) -> BlockPlan:
+        """The plan of a forward pass over these rows; the arguments are attributes of the plan. ``others``: the same
+        rows in the blocks of further KV cache groups."""
+        where, sizes = (self.write, self.starts, self.lengths, self.tables), (block_size, longest_new, longest, storage)
+        return BlockPlan(*where, *sizes, attend_by_kernels, tuple(one.plan(*sizes) for one in others))
 
 
 class Layout(NamedTuple):

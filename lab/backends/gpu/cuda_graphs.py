@@ -296,7 +296,8 @@ def _drop_workspaces() -> None:
 def can_be_captured(model: LanguageModel) -> bool:
     """Return whether all of a model is on one GPU, and a step of it never waits for the GPU.
 
-    What another device computes would be missing from a replay. A capture cannot wait for a result, and bitsandbytes'
+    What another device computes would be missing from a replay. One with sliding windows has block tables by group,
+    which are not captured. A capture cannot wait for a result, and bitsandbytes'
     INT8 looks for outliers in every product, "dynamic" rotary frequencies for the longest text.
     """
     devices = {weight.device for weight in model.model.parameters()}
@@ -304,4 +305,4 @@ def can_be_captured(model: LanguageModel) -> bool:
         "dynamic" in str(getattr(module, "rope_type", ""))  # a word, or one for each type of layer
         for module in model.model.modules()
     )
-    return len(devices) == 1 and devices.pop().type == "cuda" and not looks
+    return len(devices) == 1 and devices.pop().type == "cuda" and not looks and not any(model.windows)

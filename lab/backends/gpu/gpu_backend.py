@@ -55,7 +55,8 @@ class GpuBackend(TorchBackend):
         counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
         starts, keep = [new.start for new in batch], [new.keep for new in batch]
         longest_new, longest, kept = max(counts), max(map(add, starts, counts)), sum(keep)
-        step, size = (counts, starts, keep, [new.table.blocks for new in batch]), batch[0].table.pool.block_size
+        size = batch[0].table.pool.block_size
+        step = counts, starts, keep, [new.table.blocks for new in batch]
         token_ids = joined([new.token_ids for new in batch])
         # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
         if graphs and graphs.on and all(count - wanted <= 1 for count, wanted in zip(counts, keep, strict=True)):
@@ -66,8 +67,14 @@ class GpuBackend(TorchBackend):
                 if logits is not None:
                     return logits
         layout = Layout(sum(counts), kept, len(batch), -(-longest // size))
-        there = layout.split(layout.pack(*step, size, model.device).to(model.device, non_blocking=True))
-        plan = there.plan(size, longest_new, longest, storage)
+        parts = []
+        for group in range(storage.num_groups):
+            if group:
+                step = counts, starts, keep, [new.table.of_group(group).blocks for new in batch]
+            packed = layout.pack(*step, size, model.device)
+            parts.append(layout.split(packed.to(model.device, non_blocking=True)))
+        there, *others = parts
+        plan = there.plan(size, longest_new, longest, storage, others)
         try:
             return model.forward(token_ids, there.positions, plan, there.kept)
         except Exception as error:

@@ -13,6 +13,9 @@ Tensor cores multiply 16 or 64 rows by as few as 8 columns. A decoded token has 
 over a quantised cache, positions are the rows of its products, and what is called a row here, a token's head, is a
 column (``P``: the axis of the positions). For more tokens, and for plain caches, it is the other way round.
 
+In a layer with a sliding window a program begins at the first position that its tile's first token sees. A sink
+(gpt-oss) is a score without a value: the first split begins with it as the maximum, and adds it to the sum at the end.
+
 An INT8 scale belongs to a whole vector, so it multiplies a score, or a weight, instead of the vector's numbers: a
 little more exact than the reference, which rounds dequantised numbers to the model's dtype. How stored numbers become
 what is multiplied: ``dequantise``.
@@ -28,13 +31,14 @@ import triton.language as tl
 from lab.backends.gpu import store_kv
 from lab.backends.gpu.dequantize import group_scales, halves, part_of
 from lab.backends.gpu.launching import early, launching, let_next_begin, multiplied_in, wait_for_previous
-from lab.kv_cache.attention_metadata import BlockPlan
+from lab.kv_cache.attention_metadata import ONLY_SCALED, BlockPlan, Scores
 from lab.kv_cache.storage import LayerStorage, parts
 
 SHORTEST_CONTEXT = 512
 """Tokens of context that a launch is made for at least."""
 
 LOG2_E = 1.4426950408889634
+TO_BASE_2 = tl.constexpr(LOG2_E)
 FEWEST_COLUMNS = 8
 """Of a product of tensor cores, which has at least 16 rows."""
 MOST_ROWS = 64
@@ -92,6 +96,7 @@ def attend_by_kernels(
     value: torch.Tensor,
     plan: BlockPlan,
     scaling: float | None = None,
+    scores: Scores = ONLY_SCALED,
     *,
     stored: bool = False,
 ) -> torch.Tensor:
@@ -102,15 +107,21 @@ def attend_by_kernels(
     Raises:
         KernelError: see there.
     """
+    plan = plan.of_layer(layer_idx)
     layer = plan.storage.layers[layer_idx]
     with launching(query):
         if not stored:
             store_kv.store(layer, plan.write, key, value)
-        return attend(layer, query, plan, scaling)
+        return attend(layer, query, plan, scaling, scores)
 
 
 def attend(
-    layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None, splits: int | None = None
+    layer: LayerStorage,
+    query: torch.Tensor,
+    plan: BlockPlan,
+    scaling: float | None = None,
+    scores: Scores = ONLY_SCALED,
+    splits: int | None = None,
 ) -> torch.Tensor:
     """Let every new token attend to all positions up to its own. Sums are float32.
 
@@ -118,6 +129,7 @@ def attend(
         layer: the new keys and values are in it already.
         query: [N, heads, head_dim] of any strides.
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
+        scores: what else becomes of them.
         splits: programs among which a sequence's positions are split, a power of two. None: as many as
             fill the device.
 
@@ -126,7 +138,7 @@ def attend(
     """
     form, (keys, values, key_scales, value_scales) = parts(layer)
     (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
-    tiling = _tiling(form, query, keys, plan, splits)
+    tiling = _tiling(form, query, keys, plan, splits, scores.window)
     splits = tiling.splits
     integers = form == "int8" and tiling.axis == 0
     if tiling.paired:
@@ -154,6 +166,9 @@ def attend(
         plan.tables,
         plan.starts,
         plan.lengths,
+        query if scores.sinks is None else scores.sinks,
+        scores.window or 0,
+        (scores.softcap or 0.0) * LOG2_E,
         (dim**-0.5 if scaling is None else scaling) * LOG2_E,
         sequences,
         height,
@@ -181,6 +196,9 @@ def attend(
         COLUMNS=tiling.columns,
         SPLITS=splits,
         ALONE=plan.longest_new == 1,
+        WINDOWED=scores.window is not None,
+        CAPPED=scores.softcap is not None,
+        SINKS=scores.sinks is not None,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
         **early(query.device),
@@ -192,7 +210,9 @@ def attend(
     return out
 
 
-def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan, splits: int | None) -> Tiling:
+def _tiling(
+    form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan, splits: int | None, window: int | None
+) -> Tiling:
     """The tiling for a cache's format and a step's numbers. ``splits``: as many, if given."""
     (tokens, heads, dim), sequences, (_, kv_heads, width) = query.shape, len(plan.tables), keys.shape
     shared, exact, quantised = heads // kv_heads, query.dtype == torch.float32, form != "plain"
@@ -213,7 +233,8 @@ def _tiling(form: str, query: torch.Tensor, keys: torch.Tensor, plan: BlockPlan,
     programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
     if splits is None:
         resident = RESIDENT[form] if few else RESIDENT_WIDE
-        splits = _splits(programs * kv_heads, resident, plan.longest, columns, query.device)
+        longest = plan.longest if window is None else min(plan.longest, window + tile)
+        splits = _splits(programs * kv_heads, resident, longest, columns, query.device)
     warps = 2 if paired and form == "int4" and axis == 0 else 4
     return Tiling(rows, columns, axis, paired, programs, splits, STAGES[form] if few else 2, warps)
 
@@ -250,7 +271,9 @@ def _processors(device: torch.device) -> int:
 
 # A kernel is compiled again for every kind of argument, but not for a table that has grown, nor for where in the
 # plan's one tensor a part happens to begin.
-@triton.jit(do_not_specialize=("sequences", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
+@triton.jit(
+    do_not_specialize=("sequences", "height", "window"), do_not_specialize_on_alignment=("tables", "starts", "lengths")
+)
 def _attend_kernel(
     found,  # [N, heads, head_dim], or one for each split [N, heads, splits, head_dim]
     maxima,  # [N, heads, splits] float32, as are the sums
@@ -263,6 +286,9 @@ def _attend_kernel(
     tables,  # [sequences, height] int32 or int64, as are the two that follow; see ``BlockPlan``
     starts,  # [sequences + 1]
     lengths,  # [sequences]
+    sinks,  # [heads], or never read
+    window,  # positions that a token sees, its own included
+    softcap,  # of scores, to base 2
     scaling,  # of scores, to base 2
     sequences,
     height,
@@ -295,6 +321,9 @@ def _attend_kernel(
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
     ALONE: tl.constexpr,  # no sequence has more than one new token
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
     let_next_begin(EARLY)
@@ -307,10 +336,12 @@ def _attend_kernel(
     if tile * TOKENS >= new:
         return
 
-    # This split's share of what the tile's last token sees.
-    seen = tl.minimum(length, length - new + (tile + 1) * TOKENS)
-    share = tl.cdiv(tl.cdiv(seen, SPLITS), COLUMNS) * COLUMNS
-    begin = split * share
+    # This split's share of what the tile's last token sees, or with a window any of them.
+    seen, lowest = tl.minimum(length, length - new + (tile + 1) * TOKENS), 0
+    if WINDOWED:
+        lowest = tl.maximum(0, length - new + tile * TOKENS + 1 - window)
+    share = tl.cdiv(tl.cdiv(seen - lowest, SPLITS), COLUMNS) * COLUMNS
+    begin = lowest + split * share
     end = tl.minimum(begin + share, seen)
     i, j = tl.arange(0, KEY_PADDED), tl.arange(0, PADDED)  # numbers stored for a key, and for a value
     wait_for_previous(EARLY)  # what was read so far is the plan, copied to the device before the step's first kernel
@@ -341,6 +372,9 @@ def _attend_kernel(
     for _ in tl.static_range(PARTS):
         acc += (tl.zeros([PADDED, ROWS] if P == 0 else [ROWS, PADDED], tl.float32),)
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=real & (row * 0 + split == 0), other=float("-inf")).to(tl.float32) * TO_BASE_2
+        maximum = sink
     # Added up at the end: in the loop, warps would wait for each other.
     weights = tl.zeros([COLUMNS, ROWS] if P == 0 else [ROWS, COLUMNS], tl.float32)
     for start in range(begin, end, COLUMNS):
@@ -375,9 +409,13 @@ def _attend_kernel(
             score *= factor
         if FORMAT == "int8":
             score *= _of_columns(tl.load(key_scales + scales, mask=inside, other=0.0), P)
+        if CAPPED:
+            score = softcap * (1 - 2 / (tl.exp2(score * (2 * TO_BASE_2) / softcap) + 1))  # tanh
         visible = _of_columns(inside, P)
         if not ALONE:  # a tile's only token sees all that the tile goes over
             visible &= _of_columns(column, P) <= _of_rows(position, P)
+            if WINDOWED:
+                visible &= _of_columns(column, P) > _of_rows(position, P) - window
         score = tl.where(visible, score, float("-inf"))
 
         newest = tl.maximum(maximum, tl.max(score, P))
@@ -409,6 +447,8 @@ def _attend_kernel(
         acc = grown
 
     total = tl.sum(weights, P)
+    if SINKS:
+        total += tl.exp2(sink - tl.maximum(maximum, -1e38))  # no inf - inf
     place = (row_at * HEADS + head) * SPLITS + split
     if SPLITS > 1:
         tl.store(maxima + place, maximum, mask=real)
