@@ -12,10 +12,10 @@ from transformers import (
     BartConfig,
     BertConfig,
     LlamaConfig,
-    MambaConfig,
     MllamaConfig,
     OpenAIGPTConfig,
     Phi3Config,
+    RecurrentGemmaConfig,
 )
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
@@ -37,7 +37,7 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent"),
+        (RecurrentGemmaConfig(), "recurrent"),
         (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
         (BertConfig(**TINY), "encoder"),
         (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
@@ -145,7 +145,7 @@ def test_another_tokenizer_is_refused():
 
 
 def test_a_cache_of_another_kind_is_refused_before_weights_are_read(tmp_path):
-    MambaConfig(num_hidden_layers=2).save_pretrained(tmp_path)  # no weights at all
+    RecurrentGemmaConfig(num_hidden_layers=2).save_pretrained(tmp_path)  # no weights at all
     with pytest.raises(UnsupportedModelError, match="recurrent"):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
