@@ -46,7 +46,7 @@ def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind
 SHOWN = """() => {
   const stage = document.querySelector(".stage");
   const plots = ["rounds", "timing"].map((name) => document.querySelector(`[data-chart=${name}] .plot`));
-  const newest = (plot) => Math.round(Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1))); // x: a bar's side
+  const newest = (plot) => Math.round(Math.max(...(plot.data ?? []).map(({ x }) => x?.at(-1) ?? -1))); // a bar's side
   const points = () => document.querySelector("[data-chart=blocks] .plot").data?.[0].x?.length ?? 0;
   window.shown = [];
   new MutationObserver(() => document.body.classList.contains("running") && shown.push({
