@@ -46,7 +46,7 @@ export function addPlayer(stage) {
   function rewind() {
     stage.part = null;
     stage.moved();
-    const slowed = (stage.slowed || stage.opening) && !stage.kept && !calm.matches && stage.run.running && speed.value !== "real" && wanted === null;
+    const slowed = (stage.slowed || stage.opening) && !stage.kept && !stage.paired && !calm.matches && stage.run.running && speed.value !== "real" && wanted === null;
     enter(stage.led ? "led" : slowed ? "playing" : "following");
     stage.held = false;
     stage.pans += 1;

@@ -27,7 +27,9 @@ export function mount(element, gradio, setup) {
   addVerification(stage);
   const two = addSideBySide(stage, gradio.trigger);
   const note = addRunHistory(stage, two.show);
+  const offerTwo = () => ($(".twice").hidden = !stage.server || Boolean(stage.led) || stage.inLesson() || stage.run.running);
   $(".twice").onclick = two.ask;
+  offerTwo();
 
   stage.story.addEventListener("pointerover", ({ target }) => {
     const token = stage.markOf(target)?.dataset.index ?? null;
@@ -65,7 +67,7 @@ export function mount(element, gradio, setup) {
     stage.drawText(picture);
     note(picture);
     two.look(picture);
-    $(".twice").hidden = !picture.own || !stage.server || stage.inLesson() || stage.run.running;
+    offerTwo();
     if (follows) stage.toEnd();
   }
 
@@ -97,7 +99,7 @@ export function mount(element, gradio, setup) {
   }
 
   function moved() {
-    if (stage.run.running || stage.mode !== "still") two.close();
+    if (!stage.paired && (stage.run.running || stage.mode !== "still")) two.close();
     if (stage.opened?.seq > stage.picture.at) stage.closeVerdict(stage.bar); // it has not happened yet; the player's keys go on
     if (stage.mode === "led") stage.openAsLed();
     if (stage.wantedGuess && (stage.mode === "still" || (stage.picture.at === stage.picture.last && !stage.run.running))) stage.openWanted();

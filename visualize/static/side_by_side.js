@@ -1,14 +1,15 @@
-// Two runs of the Lab on one clock: the run that is shown and the same without speculation (or with, if it had none), or
-// any two of the last ten.
+// Two runs of the Lab on one clock: a run and the same without speculation (or with, if it had none), or any two of the
+// last ten.
 
-import { make, within } from "./dom.js";
+import { make, within, write } from "./dom.js";
 import { Race } from "./race.js";
 import { promptToken } from "./token_text.js";
 
 const NOISE = 0.1; // visualize/reduce/metric_cards.py
+const MARKS = "●■";
 
-/** Add the panel to a stage. Returns {ask, show, look}: ask the server for the other run, show two pictures, and look
-    whether the run that was asked for is there. */
+/** Add the panel to a stage. Returns {ask, show, look, close}: ask for both runs, or for the other one if the first is shown;
+    show two pictures; look what has come of the runs that were asked for. Until both are there, the stage is ``paired``. */
 export function addSideBySide(stage, trigger) {
   const $ = within(stage.element);
   const panel = $(".beside");
@@ -17,29 +18,55 @@ export function addSideBySide(stage, trigger) {
   let pair = [];
 
   function ask() {
-    first = stage.picture;
+    if (stage.picture.own) return askFor(stage.picture);
+    document.querySelector("#run").click();
+    stage.paired = true;
+  }
+
+  function askFor(picture) {
+    first = picture;
+    stage.paired = true;
     trigger("select", { run: first.id });
   }
 
   function look(picture) {
-    if (!first || picture === first || !picture.frames.at(-1).finished) return;
-    show(first, picture);
-    first = null;
+    if (!stage.paired || !picture.own) return;
+    const { finished } = picture.frames.at(-1);
+    if (first && first !== picture && finished) return show(first, picture);
+    stream(first && first !== picture ? [first, picture] : [picture]);
+    if (first || !finished) return;
+    if (["cancelled", "error"].includes(finished.reason)) close();
+    else askFor(picture);
+  }
+
+  /** Both runs as they come, one after the other. */
+  function stream(pictures) {
+    $(".stage").classList.add("compares");
+    const lanes = pictures.map((picture, place) => ({ name: picture.head.short, mark: MARKS[place], run: picture.id, commits: commitsOf(picture) }));
+    const other = pictures[0].head.config.speculative === "off" ? "with" : "without";
+    if (!lanes[1]) lanes.push({ name: `the same ${other} speculation`, mark: MARKS[1], run: "", commits: [] });
+    race.live({ prompt: promptOf(pictures[0]), tokens: pictures[0].head.sampling.max_tokens, lanes });
+    write($(".faster"), `Computing run ${first ? 2 : 1} of 2. Then both play on one clock.`);
   }
 
   function show(...pictures) {
+    [first, stage.paired] = [null, false];
     if (stage.mode !== "still") stage.enter("still");
     pair = pictures.map(ending).sort((one, other) => other.speed - one.speed);
     $(".faster").replaceChildren();
     $(".stage").classList.add("compares");
     const [names, ms] = [namesOf(pair), Math.max(...pair.map(({ commits }) => commits.at(-1)[0]))];
-    const lanes = pair.map(({ commits }, place) => ({ name: (pair[place].name = names[place]), mark: "●■"[place], commits }));
-    race.load({ prompt: pictures[0].head.prompt.map((one) => promptToken(one).text).join(""), ms, lanes });
+    const lanes = pair.map(({ commits }, place) => ({ name: (pair[place].name = names[place]), mark: MARKS[place], commits }));
+    race.load({ prompt: promptOf(pictures[0]), ms, lanes });
   }
 
+  const promptOf = ({ head }) => head.prompt.map((one) => promptToken(one).text).join("");
+  const commitsOf = ({ frames }) => frames.filter(({ tokens }) => tokens?.length).map(({ t_ms, tokens }) => [t_ms, tokens.map(({ text, origin }) => [text, origin])]);
+
   /** What a run came to: the numbers of its readouts. */
-  function ending({ frames, head }) {
-    const commits = frames.filter(({ tokens }) => tokens?.length).map(({ t_ms, tokens }) => [t_ms, tokens.map(({ text, origin }) => [text, origin])]);
+  function ending(picture) {
+    const { frames, head } = picture;
+    const commits = commitsOf(picture);
     const [value, unit] = frames.findLast(({ readouts }) => readouts?.speed).readouts.speed;
     const passes = frames.filter(({ step, round }) => round && step > 0).length;
     return { commits, speed: parseFloat(value), shown: `${value} ${unit}`, passes, settings: head.short.split(", ") };
@@ -65,10 +92,11 @@ export function addSideBySide(stage, trigger) {
   }
 
   function close() {
+    [first, stage.paired] = [null, false];
     race.stop();
     $(".stage").classList.remove("compares");
   }
   $(".beside [data-close]").onclick = close;
-  document.querySelector("#run")?.addEventListener("click", () => (first = null)); // what comes is another run
+  document.querySelector("#run")?.addEventListener("click", () => ([first, stage.paired] = [null, false])); // what comes is another run
   return { ask, show, look, close };
 }
