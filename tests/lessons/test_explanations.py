@@ -138,6 +138,35 @@ def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
     assert clear == slowest
 
 
+@pytest.mark.parametrize(
+    ("longer", "said"),
+    [
+        ([1.09, 1.1, 1.11], "So a difference of this size is clear here."),
+        ([0.8, 1.1, 1.6], "too close to call here. That does not mean that there is none."),
+        ([0.9, 0.91, 0.92], "point the wrong way, which is noise."),
+    ],
+)
+def test_a_known_difference_is_clear_only_where_the_pairs_show_it(longer: list[float], said: str) -> None:
+    known = {"noise__one__ms": [1.0] * 3, "noise__truth__ratio": 1.1}
+    text = explained(22, **known, noise__longer__ms=longer)
+    assert said in text
+    assert ("is clear here" in text) == ("clear here" in said)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "said"),
+    [
+        ([10.0, 11.0, 9.0], "made it clearly shorter"),
+        ([10.0, 200.0, 60.0], "too close"),
+        ([210.0, 200.0, 220.0], "did not"),
+    ],
+)
+def test_chunks_are_said_to_help_only_where_the_repeats_agree(pauses: list[float], said: str) -> None:
+    text = explained(21, traffic__whole__worst_gap_ms=[100.0] * 3, traffic__chunked__worst_gap_ms=pauses)
+    verdicts = ("made it clearly shorter", "too close to call here", "did not help")
+    assert [one for one in verdicts if one in text] == [one for one in verdicts if one.startswith(said)]
+
+
 LARGER, SMALLER, NOISY = "gain was clearly larger with", "gain was clearly smaller with", "gained more is too close"
 
 
