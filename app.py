@@ -123,10 +123,12 @@ def build(
         PAGES["Room"] = "room"
         others["Room"] = lambda: room.build(pages)
     pages = lab.build(load, queue, engines.offered, any_pair=engines.any_pair, workshop=workshop)
-    for name, lay_out in others.items():
-        with pages.route(name, f"/{name.lower()}", show_in_navbar=False):
+    for name in others:
+        pages.route(name, f"/{name.lower()}", show_in_navbar=False)
+    with pages:  # once for all of them: at each end Gradio makes the whole app, which takes a fifth of a second
+        for name, lay_out in others.items():
+            pages.current_page = name.lower()
             lay_out()
-    with pages:
         programs.build(pages, engines, queue, tuple(engines.offered), reported)
     return pages
 
