@@ -47,7 +47,8 @@ QUIET = (
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost, EXCLUDE *.localhost",
-    "--js-flags=--no-opt,--no-maglev,--single-threaded",  # optimizing, and threads, cost more than they save in seconds
+    # Optimizing, and threads, cost more than they save in seconds; what a page before has compiled is kept.
+    "--js-flags=--no-opt,--no-maglev,--single-threaded,--no-flush-bytecode",
     "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 

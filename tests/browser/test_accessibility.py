@@ -1,5 +1,5 @@
 """axe-core finds nothing wrong with a page, at rest or with a run on it; none is cut off on a phone or on paper, and
-each says when it is hidden. The other pages are looked at where their tests have them open."""
+each says when it is hidden. Pages at rest are looked at where tests have them open."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ def at_rest(page: Page) -> None:
     page.emulate_media(media="print")
     assert page.evaluate(CUT) == []
     rests(page)
-
-
-@pytest.mark.parametrize("path", ["./", "compare", "memory"])
-def test_a_page_in_the_dark(visit: Visit, path: str) -> None:
-    at_rest(visit(color_scheme="dark").at(path))
 
 
 KINDS = "() => [...new Set([...document.querySelectorAll('.film .card')].map((it) => it.className))].sort().join()"

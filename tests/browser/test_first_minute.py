@@ -37,16 +37,10 @@ def test_one_switch_runs_with_and_without_speculation_side_by_side_and_both_can_
     expect(rows).to_have_count(3)
 
 
-def test_models_are_named_and_a_prompt_unlike_their_books_gets_a_word(visit: Visit) -> None:
+def test_keys_open_help_and_the_presentation_and_models_words_and_settings_explain_themselves(visit: Visit) -> None:
     lab = visit().open()
-    expect(lab.page.locator("#models")).to_contain_text("children's books")
-    assert lab.page.locator("#models .unlike").count() == 0
-    lab.prompt.fill("def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)")
-    expect(lab.page.locator("#models .unlike")).to_be_visible()
-
-
-def test_keys_open_help_its_tour_and_the_presentation(visit: Visit) -> None:
-    page = visit().open().page
+    page, said = lab.page, lab.page.locator("#meaning")
+    # By keys: help, its tour, and the presentation.
     page.keyboard.press("?")
     page.click(".help .tour")
     for stop in range(1, 6):
@@ -60,10 +54,13 @@ def test_keys_open_help_its_tour_and_the_presentation(visit: Visit) -> None:
     page.keyboard.press("p")
     assert page.is_visible("#controls")
 
+    # Models are named, and a prompt unlike their books gets a word.
+    expect(page.locator("#models")).to_contain_text("children's books")
+    assert page.locator("#models .unlike").count() == 0
+    lab.prompt.fill("def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)")
+    expect(page.locator("#models .unlike")).to_be_visible()
 
-def test_words_and_settings_explain_themselves_and_link_to_their_lessons(visit: Visit) -> None:
-    lab = visit().open()
-    page, said = lab.page, lab.page.locator("#meaning")
+    # Words and settings have their meanings, and links to lessons.
     page.hover("[data-key=gaps]")
     expect(said).to_have_text(re.compile("^Time from one token to the next.*Median and 99th"))
     page.hover(".legend .recovered .piece")

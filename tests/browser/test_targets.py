@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.pages import Visit
-from tests.browser.test_accessibility import PHONE, violations
+from tests.browser.test_accessibility import PHONE, at_rest, violations
 
 SMALL = """(least) => {
   const usable = "a[href], button, input, select, textarea, summary, [role=button]";
@@ -33,6 +33,8 @@ LISTS = """() => [...document.querySelectorAll("[role=listbox], details.menu[ope
 NOT_OURS = ("number input for", "range slider for", "Reset to default", "Plotly", "Gradio")
 RUNS = {"./": "run", "compare": "run", "pool": "run", "claims": "check-all"}
 """Pages on which something can be run, and the button's id or class."""
+AT_REST = ("./", "compare", "memory")
+"""Pages that no other test looks at in the dark, on a phone and on paper."""
 
 
 @pytest.mark.parametrize("path", [*RUNS, "lessons", "memory", "deploy", "glossary", "instructor"])
@@ -51,9 +53,13 @@ def test_a_page(visit: Visit, path: str) -> None:
     assert page.evaluate(TINY) == []
     assert [name for name in page.evaluate(NAMES) if any(words in name for words in NOT_OURS)] == []
     assert violations(page) == []
+    if path in AT_REST:
+        page.click("#look")  # the rest in the dark
     page.set_viewport_size(PHONE)
     page.wait_for_timeout(200)
     assert page.evaluate(SMALL, 44) == []
+    if path in AT_REST:
+        at_rest(page)
 
 
 def test_run_is_within_ten_stops_without_a_skip_link_and_arrow_keys_lead_through_the_pages(visit: Visit) -> None:
