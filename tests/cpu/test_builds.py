@@ -73,6 +73,7 @@ def test_every_index_is_inside_its_array(flags, sanitizers, tmp_path):
     assert run.stdout.startswith(f"{int(bits) // 32} lanes")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("flags")
 @parametrize_pairwise(vocabulary=[1, 16, 40, 4096], where=[0, 0.5, None], odd=[*NOT_FINITE, -math.inf])
 def test_non_finite_logits_show_in_their_row_of_p_and_give_a_token_of_the_vocabulary(vocabulary, where, odd):

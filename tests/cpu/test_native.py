@@ -311,6 +311,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "temperature"), [*((name, 0.0) for name in CONFIGS), ("paged", 0.8), ("draft", 0.8)])
 def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, name, temperature):
     (reference, native), config = engines(), CONFIGS[name]

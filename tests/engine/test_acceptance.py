@@ -93,6 +93,7 @@ def test_verified_rounds_follow_the_target(name, method, draws):
             assert p_value > REJECT_BELOW
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "method", "draws"), CASES)
 def test_the_test_has_power(name, method, draws):
     """The same test fails, on every seed, when the residual is replaced by p."""

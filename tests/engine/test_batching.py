@@ -36,6 +36,7 @@ DRAFTERS = ("off", "draft", "ngram", "early_exit", "synthetic")
 
 
 # Llama with every cache, every other architecture with one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [*(("llama", name) for name in CONFIGS), ("qwen2", "contiguous"), ("qwen3", "no cache"), ("gpt2", "int8")],

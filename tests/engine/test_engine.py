@@ -93,6 +93,7 @@ def test_events_are_consistent(lab, config, temperature):
         assert commit.origins == ("accepted",) * len(accepted) + (last.kind,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
 def test_block_events_follow_the_cache(lab, config):
     run = lab.generate(PROMPT, config, SAMPLE)

@@ -71,6 +71,7 @@ def alone(labs) -> Callable[[str, EngineConfig], list[Run]]:
     return functools.cache(lambda kind, config: [labs[kind][0].generate(it, config, GREEDY) for it in labs[kind][1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in CONFIGS for kind in KINDS])
 def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, alone, kind, name):
     lab, prompts = labs[kind]
@@ -87,6 +88,7 @@ def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, alone, ki
     assert any(of(run, Preempted) for run in runs) == (name == "a tight pool")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_reads_no_slot_that_was_never_written(labs, alone, kind, monkeypatch):
     """Whatever the memory held before: here no numbers at all."""
@@ -111,6 +113,7 @@ def test_a_head_reads_no_slot_that_was_never_written(labs, alone, kind, monkeypa
         assert [run.token_ids for run in runs] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["paged", "prefixes", "no cache", "a tight pool", "reference"])
 def test_how_keys_and_values_are_kept_changes_no_draft(labs, alone, kind, name):
@@ -176,6 +179,7 @@ def tiny(architecture: str, kind: str) -> Engine:
     return engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2", "mimo"])
 @pytest.mark.parametrize("config", [EngineConfig(), PAGED, EngineConfig(kv_cache=False)], ids=["run", "blocks", "none"])
 def test_drafts_are_the_heads_chain(architecture, config):

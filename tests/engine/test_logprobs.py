@@ -42,6 +42,7 @@ def likeliest(weights: torch.Tensor) -> set[int]:
     return {i for i in weights.topk(COUNT).indices.tolist() if weights[i] > 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("settings", [{}, {"top_k": 4}, {"temperature": 0.0}], ids=str)
 def test_every_verified_position_has_the_distributions_it_was_verified_by(drafter: str, settings: dict) -> None:

@@ -119,6 +119,7 @@ def together(lab, name):
     return [request.result() for request in [lab.submit(*ask, SAMPLING) for ask in asked(name)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [{0}, {3, 4}], ids=["prompts", "twice"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
@@ -143,6 +144,7 @@ def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch):
 LONG = "There was once a fisherman who lived with his wife in a pigsty close by the sea. " * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "drafter"), [("contiguous", "off"), ("paged", "ngram"), ("cached", "draft"), ("int8", "draft")]
 )

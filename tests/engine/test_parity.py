@@ -68,6 +68,7 @@ def test_greedy_decoding_equals_generate(architecture, draft, config):
         assert run.metrics.draft_acceptance_rate == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
 def test_the_drafts_agree_with_the_target_to_different_degrees(architecture):
     """The three drafts of the parity test cover high, low and full agreement."""
@@ -82,12 +83,14 @@ def test_the_drafts_agree_with_the_target_to_different_degrees(architecture):
 
 
 # Every architecture meets both kinds of storage: one with INT8, the other with INT4.
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((False, True)))])
 def test_int8_speculation_equals_int8_alone(architecture, paged):
     """INT8 changes the model's numbers a little, but speculation on top of it changes nothing."""
     check_speculation_changes_nothing(engine(architecture, "good"), "int8", paged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((True, False)))])
 def test_int4_speculation_equals_int4_alone(architecture, paged):
     """In float64: in float32 the last digit depends on how many tokens a forward pass has, which now and
@@ -106,6 +109,7 @@ def check_speculation_changes_nothing(lab, kv_dtype: str, paged: bool) -> None:
     assert alone.token_ids == drafted.token_ids
 
 
+@pytest.mark.slow
 def test_every_combination_ends_and_gives_its_blocks_back():
     lab = engine("llama", "good")
     for config in COMBINATIONS:
@@ -124,6 +128,7 @@ def test_stock_attention_restores_generate():
     assert output[0, ids.shape[1] :].tolist() == reference("llama")[:20]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_dtype", ["fp8", "fp8_per_token_head", "int4_per_token_head", "turboquant_3bit_nc"])
 def test_the_formats_of_torch_write_the_same_in_every_setting(kv_dtype):
     """In float64, as above: blocks, found prefixes and drafts change no token."""

@@ -166,6 +166,7 @@ def mixtures() -> Engine:
     return lab
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "config"),

@@ -114,6 +114,7 @@ class Case:
 # -- storing ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @parametrize_pairwise(
     kv_format=KERNEL_FORMATS, dtype=[torch.float32, torch.float16, torch.bfloat16], head_dim=[12, 64, 80, 128]
 )
@@ -219,6 +220,7 @@ LENGTHS = {
 }
 
 
+@pytest.mark.slow
 @parametrize_pairwise(
     form=["auto float32", "auto float16", "int8 float16", "int4 float16", "int8 bfloat16", "int4 float32"],
     head_dim=[64, 128, 12, 80],

@@ -57,6 +57,7 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) 
     return AutoModelForCausalLM.from_config(config(**sizes | more), dtype=dtype).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKEN)
 def test_accepted_models_decode_as_in_transformers(kind):
     model = LanguageModel(random_model(kind), kind)

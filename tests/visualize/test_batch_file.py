@@ -23,6 +23,7 @@ def opened(path: Path) -> list[BatchStep]:
     return of(read_json(path), path.name)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(run=runs())
 def test_the_file_holds_every_event_with_its_step_owner_and_clock(

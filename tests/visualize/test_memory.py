@@ -39,6 +39,7 @@ def answer(**changes: object) -> dict:
     return json.loads(line)
 
 
+@pytest.mark.slow
 def test_every_choice_has_an_answer() -> None:
     models = [model for model in FORM["model"].options if model != OTHER]
     for model, (weights, kv_dtype) in itertools.product(

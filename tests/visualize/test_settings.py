@@ -59,6 +59,7 @@ def test_every_setting_of_the_engine_has_one_entry() -> None:
             assert all(of in machine or names.index(of) < names.index(one.name) for of in need.of), "needed ones first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 @given(st.data())
 def test_a_link_round_trips(form: Form, data: st.DataObject) -> None:
