@@ -209,7 +209,7 @@ ALL = (
         vllm="kv_cache_dtype",
     ),
     Setting(
-        "kv_cache_dtype_skip_layers", "Exempt layers", "Stored as computed: like 0 15, or sliding_window.",
+        "kv_cache_dtype_skip_layers", "Exempt layers", "Not rounded: like 0 15, or sliding_window.",
         most_characters=200, needs=(CACHE, QUANTISED), hide=True,
     ),
     Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),

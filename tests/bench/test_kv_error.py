@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from lab.bench import kv_bench
 from lab.config import EngineConfig
 from lab.kv_cache.storage import KVStorage
 from lab.measure.score import kv_errors, log_probabilities, storing_squares
@@ -35,6 +36,19 @@ def test_exempt_layers_leave_less_error_and_take_more_bytes(lab):
     assert every.key_error > one.key_error > none.key_error == none.value_error == none.kl.value == 0
     assert every.bytes_per_token < one.bytes_per_token < none.bytes_per_token == auto.bytes_per_token
     assert every.kl.value > one.kl.value > 0
+
+
+def test_the_bench_measures_each_format_again_with_its_ends_exempt(lab, monkeypatch):
+    """Here these are all layers, so that nothing is lost."""
+    monkeypatch.setattr(kv_bench, "WINDOW", 40)
+    monkeypatch.setattr(kv_bench, "TIMED", 3)
+    found = kv_bench.run_kv(lab, [("A text", "Once upon a time " * 6)], silent, repeats=1, exempt_ends=True)
+    every, exempt = found["formats"], found["exempt"]["formats"]
+    assert found["exempt"]["kv_cache_dtype_skip_layers"] == "0 1"
+    assert [row["kv_dtype"] for row in every[1:]] == [row["kv_dtype"] for row in exempt]
+    assert all(row["key_error"] > 0 for row in every[1:])
+    assert all(row["key_error"] == row["kl"]["value"] == 0 and row["bytes_ratio"] == 1 for row in exempt)
+    assert all(row["speed"]["reference"]["ratio"]["value"] > 0 for row in (*every, *exempt))
 
 
 def test_perplexity_is_that_of_the_text_and_divergence_and_errors_those_of_all_windows(lab):
