@@ -167,6 +167,19 @@ def test_chunks_are_said_to_help_only_where_the_repeats_agree(pauses: list[float
     assert [one for one in verdicts if one in text] == [one for one in verdicts if one.startswith(said)]
 
 
+@pytest.mark.parametrize(
+    ("busy", "too_busy", "said"),
+    [
+        (3.0, 1.0, "fewer requests per second were answered in time"),
+        (1.0, 2.0, "hardly had time to grow"),
+        (0.0, 0.0, "No request kept"),
+    ],
+)
+def test_goodput_is_explained_even_where_there_is_none(busy: float, too_busy: float, said: str) -> None:
+    text = explained(21, traffic__busy__goodput=[busy] * 3, traffic__too_busy__goodput=[too_busy] * 3)
+    assert said in text
+
+
 LARGER, SMALLER, NOISY = "gain was clearly larger with", "gain was clearly smaller with", "gained more is too close"
 
 
