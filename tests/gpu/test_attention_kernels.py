@@ -239,6 +239,7 @@ def test_attention_is_close_to_float64(form, head_dim, shared, splits, block_siz
 SINKS = {"none": None, "small": [-9.0, -1.0, 0.0, 1.0], "large": [90.0, 4.0, 9.0, -90.0]}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of rows that pad a tile and see nothing
 @parametrize_pairwise(
     form=["auto float32", "auto float16", "int8 float16", "int4 bfloat16"],
