@@ -20,7 +20,7 @@ def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
         view = lab.seen()
         if not views or any(view[part] != views[-1][part] for part in ("pass", "tokens")):
             views.append(view)
-        lab.page.wait_for_timeout(150)  # a look costs the page about as much as a picture
+        lab.page.wait_for_timeout(100)  # a look costs the page about as much as a picture
     lab.finish()
     return [*views, lab.seen()]
 
