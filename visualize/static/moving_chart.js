@@ -72,14 +72,17 @@ const SHAPES = {
   circle: Array.from({ length: 12 }, (_, i) => [Math.cos((i * Math.PI) / 6), Math.sin((i * Math.PI) / 6)]),
 };
 
-/** All squares of a trace as one outline: from the chart's corner to each, around it, and back the same way. */
+/** All squares of a trace as one outline: along the chart's foot, up to each, around it, and down the same way. (Slanted ways
+    there and back would leave hairs.) */
 function shapes(plot, { x, y, marker, meta }, { margin, xaxis, yaxis }) {
   const { width = plot.clientWidth, height = plot.clientHeight } = plot._fullLayout ?? {};
-  const corner = [xaxis.range[0], yaxis.range[0]];
   const half = (pixels, [first, end]) => (plot.moving.side / 2 / pixels) * (end - first);
   const [across, up] = [half(width - margin.l - margin.r, xaxis.range), half(height - margin.t - margin.b, yaxis.range)];
-  const shape = SHAPES[meta];
-  const around = [...shape, shape[0]];
-  const path = x.flatMap((at, row) => [corner, ...around.map(([right, above]) => [at + right * across, y[row] + above * up])]);
+  const around = [...SHAPES[meta], SHAPES[meta][0]];
+  const path = x.flatMap((at, row) => {
+    const points = around.map(([right, above]) => [at + right * across, y[row] + above * up]);
+    const foot = [points[0][0], yaxis.range[0]];
+    return [foot, ...points, foot];
+  });
   return filled(marker.color, path.map(([x]) => x), path.map(([, y]) => y), marker.opacity);
 }
