@@ -58,6 +58,7 @@ def reference():
     return tiny_models.engine("llama", "good", shape=SMALL, kernels="reference")
 
 
+@pytest.mark.slow
 @without_gpu
 @pytest.mark.parametrize("sampling", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize(("config", "ahead_of"), [(CONTIGUOUS, 5), (PAGED, 4)], ids=["contiguous", "paged"])

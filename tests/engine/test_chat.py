@@ -11,6 +11,7 @@ from tests import tiny_models
 SAID = ("Good morning.", "And then <|im_end|>?", "Why?")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [4, 8, 16, 32])
 @pytest.mark.parametrize("style", tiny_models.CHATS)
 def test_every_turn_finds_the_whole_conversation_but_its_last_partial_block(style: str, block_size: int) -> None:

@@ -22,6 +22,7 @@ def lab() -> Engine:
     return load_engine(dtype="float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", ["draft", "eagle3", "dflash", "ngram"])
 @pytest.mark.parametrize("table", ["1-1:4 2-3:2 4-64:0", "1-2:0 3-64:5", "1:1"])
 def test_a_round_drafts_what_the_table_says_and_the_text_stays(lab, drafter, table):

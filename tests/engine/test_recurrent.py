@@ -151,6 +151,7 @@ def continued(ids: tuple[int, ...], count: int = 12) -> list[int]:
     return tiny_models.continuation(by_transformers(), ids, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rollback", ["snapshots", "recompute"])
 @pytest.mark.parametrize("drafter", ["off", "early_exit", "ngram"])
 def test_prefixes_are_found_where_a_state_was_kept(drafter, rollback) -> None:
@@ -208,6 +209,7 @@ def test_only_layers_with_attention_take_cache_memory() -> None:
     assert run.metrics.kv_used_bytes == attention * (len(run.prompt_token_ids) + 3)
 
 
+@pytest.mark.slow
 def test_without_attention_blocks_hold_nothing_and_prefixes_are_found_by_their_states() -> None:
     """Of three requests, of which two run at once; then each again."""
     lab = hybrid("mamba", max_num_seqs=2)

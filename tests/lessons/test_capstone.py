@@ -21,6 +21,7 @@ PASSES = {
 SMALL = Load(users=6, rate=2, turns=3, pause_s=0.1, shared=100, prompt=(20, 60), output=(5, 30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_case_fails_by_default_and_can_be_passed(name: str) -> None:
     default, better = attempt(CASES[name], ServerChoices()), attempt(CASES[name], PASSES[name])

@@ -90,6 +90,7 @@ def test_the_head_computes_the_models_own_layer_over_embedding_and_hidden_state(
     assert torch.allclose(head.logits(found), model.lm_head(x), atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(paged=True, enable_prefix_caching=True)])
 def test_the_text_is_that_of_plain_decoding(tmp_path, kind, config):

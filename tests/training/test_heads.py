@@ -62,6 +62,7 @@ def test_each_step_equals_a_chain_that_goes_on_alone(target, head):
             assert torch.allclose(divergence[0, last - step], (here.exp() * (here - log_q)).sum(), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_training_raises_what_head_and_target_share_and_leaves_the_embeddings(tmp_path, target, head):
     text = np.random.default_rng(0).integers(VOCABULARY, size=4000).astype(np.uint16)
     parts, tokens = [(text, 1.0)], torch.from_numpy(text[:256].astype(np.int64)).view(8, 32)

@@ -210,6 +210,7 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool)
 # -- many sequences ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(runs())
 def test_the_squares_show_what_the_pool_holds_at_every_step(
