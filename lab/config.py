@@ -98,7 +98,9 @@ class EngineConfig:
     cuda_graphs: bool = True
     torch_compile: bool = False
     cache_priority: int = 0
-    speculative: Literal["off", "draft", "eagle3", "mtp", "dflash", "ngram", "early_exit", "synthetic"] = "off"
+    speculative: Literal["off", "draft", "eagle3", "mtp", "dflash", "dspark", "ngram", "early_exit", "synthetic"] = (
+        "off"
+    )
     num_speculative_tokens: int = 4
     num_speculative_tokens_per_batch_size: str = ""
     adaptive_window: bool = False

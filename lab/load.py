@@ -48,8 +48,8 @@ def load_engine(
         target: a folder or a hub id. None: the embedded story model, which needs no network.
         draft: a folder or a hub id with the target's tokenizer; "matched" (the default) or "mismatched" with the
             embedded target. None with another target: no draft model.
-        head: a folder or a hub id of an EAGLE-3 or DFlash head for the target. The embedded target has its own; one
-            that is given takes the place of that of its kind.
+        head: a folder or a hub id of an EAGLE-3, DFlash or DSpark head for the target. The embedded target has its
+            own; one that is given takes the place of that of its kind.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over the GPUs
             and main memory), or a device for each of its modules by name (a GPU's number, "cpu", "disk").

@@ -10,7 +10,7 @@ from typing import Any
 from lab import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
 from lab.load import new_engine
-from tests.scripted_model import RememberingModel, ScriptedBlockHead, ScriptedHead
+from tests.scripted_model import RememberingModel, ScriptedBlockHead, ScriptedHead, ScriptedMarkovHead
 from tests.tiny_models import tokenizer
 
 VOCABULARY, WORDS, CONTEXT = 257, 8, 40
@@ -20,7 +20,7 @@ LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the
 def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
     table = models[0].table[:, :WORDS]
-    heads = {"eagle3": ScriptedHead, "mtp": ScriptedHead, "dflash": ScriptedBlockHead}
+    heads = {"eagle3": ScriptedHead, "mtp": ScriptedHead, "dflash": ScriptedBlockHead, "dspark": ScriptedMarkovHead}
     models[0].heads |= {kind: head(table, VOCABULARY) for kind, head in heads.items()}
     return new_engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 

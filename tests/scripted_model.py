@@ -159,7 +159,7 @@ class ScriptedBlockHead(ScriptedHead):
     where the text's should be.
     """
 
-    most_tokens = 5
+    most_tokens, one_by_one = 5, False
 
     def keys_and_values(self, hidden: torch.Tensor, positions: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         assert hidden[:, 1].tolist() == positions.tolist()
@@ -181,6 +181,15 @@ class ScriptedBlockHead(ScriptedHead):
             newest = token_ids[0, group.rows].view(group.sequences, -1)[:, :1]
             rows[0, group.rows] = ((newest + own - own[:, :1]) % self.table.shape[1]).flatten()
         return rows[..., None]
+
+
+class ScriptedMarkovHead(ScriptedBlockHead):
+    """Stands in for ``lab.models.dspark_head.DSparkHead``: what it proposes depends on the token before as well."""
+
+    one_by_one = True
+
+    def after(self, logits: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        return torch.stack([row.roll(int(token)) for row, token in zip(logits, previous, strict=True)])
 
 
 def remembered(state: int, token: float) -> int:

@@ -64,6 +64,7 @@ DRAFTER_NAMES = {
     "eagle3": "the EAGLE-3 head",
     "mtp": "the MTP head",
     "dflash": "the DFlash head",
+    "dspark": "the DSpark head",
     "ngram": "n-gram lookup",
     "early_exit": "early exit",
     "synthetic": "the simulated drafter",

@@ -307,7 +307,7 @@ class Drafters:
             case "synthetic":  # not shared: it knows only one request's tokens
                 tokens = sequence.draft.oracle.tokens[sequence.prompt.length :]
                 return Synthetic(config.synthetic_acceptance_rate, tokens, model.vocabulary, model.device)
-            case "draft" | "eagle3" | "mtp" | "dflash" as kind:
+            case "draft" | "eagle3" | "mtp" | "dflash" | "dspark" as kind:
                 key = (kind,)
             case "early_exit":
                 key = ("early_exit", model.early_layers(config.early_exit_layer))

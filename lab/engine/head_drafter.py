@@ -1,5 +1,5 @@
 """The drafters with a head that reads the target's hidden states (``lab.models``: ``eagle3_head``, ``mtp_head``,
-``dflash_head``)."""
+``dflash_head``, ``dspark_head``)."""
 
 from __future__ import annotations
 
@@ -174,4 +174,4 @@ class DFlashDrafter(HeadDrafter):
         return PassCost(each * weights + count * stored, 2 * count * weights)
 
 
-HEAD_DRAFTERS = {"eagle3": ChainDrafter, "mtp": ChainDrafter, "dflash": DFlashDrafter}
+HEAD_DRAFTERS = {"eagle3": ChainDrafter, "mtp": ChainDrafter, "dflash": DFlashDrafter, "dspark": DFlashDrafter}

@@ -20,7 +20,7 @@ from lab.trace.roofline import Limits
 
 GREEDY = SamplingParams()
 
-OWN_KEYS = "draft", "eagle3", "mtp", "dflash"
+OWN_KEYS = "draft", "eagle3", "mtp", "dflash", "dspark"
 """Drafters that keep keys and values of their own, under the target's slot numbers."""
 
 
@@ -172,7 +172,7 @@ class Sequence:
     @property
     def drafts_from_states(self) -> bool:
         """True if its drafter reads the target's hidden states, which no cache has."""
-        return self.config.speculative in ("eagle3", "mtp", "dflash")
+        return self.config.speculative in OWN_KEYS[1:]
 
     @property
     def states_lag(self) -> int:

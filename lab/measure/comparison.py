@@ -21,7 +21,7 @@ from lab.measure.measuring import RunTurn, Spread, decode, make_ready, turns
 from lab.trace.events import Event
 from lab.trace.run import Run, acceptance_stats
 
-MIN_CONFIGS, MAX_CONFIGS = 2, 5
+MIN_CONFIGS, MAX_CONFIGS = 2, 6
 WARM_UP_TOKENS = 16
 WatchTurns = Callable[[RunTurn, int, Event | None], None]
 

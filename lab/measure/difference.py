@@ -18,7 +18,7 @@ from lab.measure.score import log_probabilities
 from lab.trace.events import Committed
 from lab.trace.run import Run
 
-DRAWING = ("draft", "eagle3", "mtp", "dflash", "early_exit", "ngram")
+DRAWING = ("draft", "eagle3", "mtp", "dflash", "dspark", "early_exit", "ngram")
 """Drafters whose draft tokens are accepted or rejected by a random draw; others' are accepted if the target draws the
 same."""
 OTHER_DRAWS = (

@@ -36,6 +36,8 @@ class DFlashHead(StateHead):
     """The head, over the target's embeddings and, unless it has a smaller one of its own, the target's output head."""
 
     kind = "dflash"
+    one_by_one = False
+    """True if a draft token's logits depend on the draft token before it (``after``)."""
 
     def __init__(
         self, config: DFlashConfig, embed_tokens: nn.Embedding, lm_head: nn.Linear | None = None, name: str = "dflash"
@@ -97,7 +99,11 @@ class DFlashHead(StateHead):
             hidden = block(hidden, attention_mask=None, position_embeddings=angles, **how)
         return hidden
 
+    def after(self, logits: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """Logits of draft tokens, [.., draft_vocab_size], once the tokens before them, [..], are known."""
+        return logits
+
     def block(self, newest: torch.Tensor, count: int) -> torch.Tensor:
-        """[..] token ids -> [.., 1 + count]: each, followed by as many masks."""
+        """[..] token ids -> what drafts ``count`` tokens: each, followed by as many masks. [.., 1 + count]."""
         masks = newest.new_full((count,), self.config.mask_token_id).expand(*newest.shape, count)
         return torch.cat([newest[..., None], masks], dim=-1)

@@ -24,6 +24,7 @@ from lab.errors import LabError, UnsupportedModelError
 from lab.kv_cache.attention import NAME
 from lab.models.checkpoint_files import ModelLoadError, explain_load_error, refuse_pointers, unavailable
 from lab.models.dflash_head import DFlashConfig, DFlashHead
+from lab.models.dspark_head import DSparkConfig, DSparkHead
 from lab.models.eagle3_head import Eagle3Config, Eagle3Head, usual_layers
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import ModelShape, refuse_too_many
@@ -33,8 +34,9 @@ NEWEST_SPECULATORS = 0, 9
 """The newest version of the speculators format that was looked at."""
 WEIGHTS = "model.safetensors", "pytorch_model.bin"
 LAYERS: dict[str, type[LlamaConfig] | type[Qwen3Config]] = {"llama": LlamaConfig, "qwen3": Qwen3Config}
-NOT_READ = "t2d", "verifier_norm.weight", "verifier_lm_head.weight"
-"""Tensors that follow from others, or are the target's."""
+CONFIDENCE = "confidence_head.proj.weight", "confidence_head.proj.bias"
+NOT_READ = "t2d", "verifier_norm.weight", "verifier_lm_head.weight", *CONFIDENCE
+"""Tensors that follow from others, are the target's, or foretell acceptance, which is measured here."""
 
 
 def load_head(where: str | Path, target: LanguageModel, *, name: str) -> StateHead:
@@ -75,7 +77,7 @@ def read_head_config(given: dict[str, Any], target: LanguageModel, name: str) ->
     layer = LAYERS[flat.get("model_type", "llama")].from_dict({k: v for k, v in flat.items() if k != "layer_types"})
     layer._attn_implementation = NAME
     ModelShape.from_config(layer)  # refuses impossible sizes before anything is built
-    read = _eagle3 if kind == "eagle3" else _dflash
+    read = {"eagle3": _eagle3, "dflash": _dflash, "dspark": _dspark}[kind]
     config = read(given, nested, target, name)(
         layer=layer,
         draft_vocab_size=given.get("draft_vocab_size") or layer.vocab_size,
@@ -120,9 +122,23 @@ def _dflash(given: dict[str, Any], nested: bool, target: LanguageModel, name: st
     return partial(DFlashConfig, target_layers=layers, block_size=size, mask_token_id=mask)
 
 
+def _dspark(given: dict[str, Any], nested: bool, target: LanguageModel, name: str) -> Callable[..., DSparkConfig]:
+    more = given | (given.get("dflash_config") or {})
+    rank, kind = more.get("markov_rank", 256), more.get("markov_head_type", "vanilla")
+    if kind != "vanilla" or not (isinstance(rank, int) and rank > 0):
+        raise UnsupportedModelError(
+            f"{name} has a Markov head of the type {str(kind)[:40]!r} and rank {str(rank)[:40]}, and only 'vanilla' "
+            "ones of rank 1 or more are computed here. Choose a DSpark head with such a one."
+        )
+    block = _dflash(given, nested, target, name).keywords
+    return partial(
+        DSparkConfig, **block, markov_rank=rank, sample_from_anchor=bool(more.get("sample_from_anchor", True))
+    )
+
+
 def _kind(given: dict[str, Any], nested: bool, flat: dict[str, Any], name: str) -> str:
     said = str(given["speculators_model_type"] if nested else "".join(given.get("architectures") or []))
-    found = re.search(r"eagle3|dflash(?!2)", said.lower())
+    found = re.search(r"eagle3|dspark|dflash(?!2)", said.lower())
     if not found:
         heads = " or ".join(HEADS.values())
         raise UnsupportedModelError(f"{name} is no {heads[3:]}, but {said[:80]!r}. Choose {heads}.")
@@ -144,19 +160,20 @@ def _kind(given: dict[str, Any], nested: bool, flat: dict[str, Any], name: str) 
             f"{name} has {flat['num_hidden_layers']} layers, and an EAGLE-3 head that drafts one token after another "
             "has one. Choose such a head."
         )
-    if kind == "dflash" and (other := _other_block(given, flat)):
+    if kind != "eagle3" and (other := _other_block(given, flat, kind)):
         raise UnsupportedModelError(f"{name} {other}, which is not computed here. Choose {words} without that.")
     return kind
 
 
-def _other_block(given: dict[str, Any], flat: dict[str, Any]) -> str | None:
+def _other_block(given: dict[str, Any], flat: dict[str, Any], kind: str) -> str | None:
     """The part of a newer head of DFlash's family that its first version has not."""
     more = given | (given.get("dflash_config") or {})
     if more.get("use_swa") or "sliding_attention" in (flat.get("layer_types") or ()):
         return "has layers with a sliding window"
     if more.get("causal") or more.get("is_causal"):
         return "has blocks whose tokens see only those before them"
-    if more.get("projector_type", "dflash") != "dflash" or more.get("shift_label") or more.get("sample_from_anchor"):
+    anchored = kind == "dflash" and more.get("sample_from_anchor")
+    if more.get("projector_type", kind) != kind or more.get("shift_label") or anchored:
         return "corrects its draft tokens by those before them, or drafts from the newest token"
     if more.get("attention_sink_bias") or more.get("is_neox_style") is False:
         return "has attention sinks, or rotates neighbouring numbers"
@@ -194,7 +211,10 @@ def _build(config: HeadConfig, weights: dict[str, torch.Tensor], target: Languag
         weights["d2t"] = torch.zeros(config.draft_vocab_size, dtype=torch.long)
 
     def made(embeddings: torch.nn.Module, output: torch.nn.Module | None) -> StateHead:
-        return Eagle3Head(config, embeddings, name) if eagle3 else DFlashHead(config, embeddings, output, name)
+        if eagle3:
+            return Eagle3Head(config, embeddings, name)
+        kind = DSparkHead if isinstance(config, DSparkConfig) else DFlashHead
+        return kind(config, embeddings, output, name)
 
     with torch.device("meta"):
         head = made(torch.nn.Identity(), output and torch.nn.Identity())

@@ -39,7 +39,7 @@ from lab.models.quantization import refuse_quantized
 from lab.models.support import refuse_unsupported
 
 WEIGHTS = Path(__file__).parent / "weights"
-EMBEDDED_HEADS = "eagle3", "dflash"
+EMBEDDED_HEADS = "eagle3", "dflash", "dspark"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the
 target; the mismatched one has the same shape and learnt from program code."""

@@ -12,7 +12,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from lab.models.model_shape import ModelShape
 
-HEADS = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head"}
+HEADS = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head", "dspark": "a DSpark head"}
 """Each kind of head, in words."""
 
 

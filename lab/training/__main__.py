@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFas
 
 from lab.cli.arguments import INTERRUPTED, path
 from lab.models.state_head import StateHead
-from lab.training import dflash, eagle3
+from lab.training import dflash, dspark, eagle3
 from lab.training.corpus import CorpusSplit, encode, read_split, standard_library, train_tokenizer
 from lab.training.distillation import SAMPLE, TEMPERATURE, distillation_loss, sample_target
 from lab.training.training import (
@@ -40,9 +40,9 @@ DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes 
 SAMPLED_SHARE = 0.6
 """Share of the draft's training windows that the target wrote; the others are from the books."""
 SHARPEN_OPTIONS = {"peak_lr": 8e-3, "tokens_a_step": 4096}
-HEADS = {"eagle3": eagle3, "dflash": dflash}
-HEAD_LR = 6e-3  # begun from the target's own layers
-HEAD_TOKENS_A_STEP = {"eagle3": 2048, "dflash": 1024}
+HEADS = {"eagle3": eagle3, "dflash": dflash, "dspark": dspark}
+HEAD_LR = {"eagle3": 6e-3, "dflash": 6e-3, "dspark": 1e-2}  # the first two begin from the target's own layers
+HEAD_TOKENS_A_STEP = {"eagle3": 2048, "dflash": 1024, "dspark": 2048}
 CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatched"}
 """The checkpoint of each finished model."""
 
@@ -132,11 +132,17 @@ class Recipe:
     def run_dflash(self) -> None:
         self._train_head("dflash", dflash.block_loss, lambda: dflash.new_head(self._target().cpu()))
 
+    def run_dspark(self) -> None:
+        self._train_head("dspark", dflash.block_loss, lambda: dspark.new_head(self._block()))
+
+    def _block(self) -> dflash.DFlashHead:
+        return restore(dflash.new_head(self._target().cpu()), self.work / "dflash.pt")[0]
+
     def _train_head(self, name: str, loss: Callable[[LlamaForCausalLM], Loss], build: Callable[[], StateHead]) -> None:
         """A head learns on the material that the draft began with."""
         target = self._target()
         parts, tokens = self._mixture(target, "samples.npy"), getattr(self.args, f"{name}_tokens")
-        how = {"peak_lr": HEAD_LR, "tokens_a_step": HEAD_TOKENS_A_STEP[name]}
+        how = {"peak_lr": HEAD_LR[name], "tokens_a_step": HEAD_TOKENS_A_STEP[name]}
         self._train(name, parts, loss(target), tokens, build=build, **how)
 
     def _heads(self) -> dict[str, tuple[StateHead, TrainingRecord]]:
@@ -145,6 +151,7 @@ class Recipe:
         empty = {
             "eagle3": eagle3.new_head(target, torch.arange(eagle3.DRAFT_VOCABULARY)),
             "dflash": dflash.new_head(target),
+            "dspark": dspark.new_head(dflash.new_head(target)),
         }
         return {name: restore(head, self.work / f"{name}.pt") for name, head in empty.items()}
 

@@ -6,6 +6,7 @@ distributions along the text, the later draft tokens' counting less: they matter
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,8 +91,11 @@ def new_head(target: LlamaForCausalLM, *, layers: int = LAYERS) -> DFlashHead:
     return head
 
 
-def export_head(head: DFlashHead, folder: Path) -> None:
-    """Write a head as z-lab's are, in bfloat16, without what is the target's (``lab.models.head_files``)."""
+def export_head(
+    head: DFlashHead, folder: Path, *, architecture: str = "DFlashDraftModel", more: Mapping[str, object] = {}
+) -> None:
+    """Write a head as z-lab's are, in bfloat16, without what is the target's (``lab.models.head_files``). ``more``: of
+    its ``dflash_config``."""
     config, layer = head.config, head.config.layer
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
@@ -101,13 +105,14 @@ def export_head(head: DFlashHead, folder: Path) -> None:
     }
     save_file(weights, folder / "model.safetensors")
     given = {key: value for key, value in layer.to_dict().items() if not key.startswith("_")} | {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [architecture],
         "dtype": "bfloat16",
         "rope_theta": layer.rope_parameters["rope_theta"],
         "block_size": config.block_size,
         "dflash_config": {
             "mask_token_id": config.mask_token_id,
             "target_layer_ids": [one - 1 for one in config.target_layers],  # whose outputs they are
+            **more,
         },
     }
     (folder / "config.json").write_text(json.dumps(given, indent=2, sort_keys=True) + "\n", "utf-8")
@@ -171,4 +176,6 @@ def draft_blocks(
     seen = (places < anchors[..., None]).repeat_interleave(1 + count, 1)[:, None]
     blocks = head.block(tokens.gather(1, anchors), count).flatten(1)
     out = head(blocks, positions, text=text, seen=seen, count=1 + count).unflatten(1, (-1, 1 + count))
-    return Drafted(log_p, F.log_softmax(head.logits(out[:, :, 1:]).float() / TEMPERATURE, dim=-1))
+    before = tokens[torch.arange(len(tokens), device=tokens.device)[:, None, None], after]
+    logits = head.after(head.logits(out[:, :, 1:]), before)
+    return Drafted(log_p, F.log_softmax(logits.float() / TEMPERATURE, dim=-1))

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.models.state_head import HEADS
 from lab.trace.run import AcceptanceStats, acceptance_stats
-from lab.training import dflash, eagle3
+from lab.training import dflash, dspark, eagle3
 from lab.training.corpus import UNSEEN_BOOK_STRIDE, CorpusSplit, encode, unseen_book
 from lab.training.distillation import TEMPERATURE, TV_WEIGHT
 from lab.training.training import TrainingRecord
@@ -262,6 +262,7 @@ def render(card: dict) -> str:
         STEPS=eagle3.STEPS,
         MOST=dflash.BLOCK_SIZE - 1,
         HEADS=HEADS,
+        RANK=dspark.RANK,
         UNSEEN_BOOK_STRIDE=UNSEEN_BOOK_STRIDE,
         PROMPT_WORDS=PROMPT_WORDS,
     )

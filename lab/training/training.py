@@ -192,14 +192,16 @@ def train(
     return model.eval()
 
 
+TABLES = "embed", "lm_head", "markov"
+"""What names of matrices contain that have a row for each token."""
+
+
 def _optimizers(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    outside = [p for name, p in trained if p.ndim != 2 or "embed" in name or "lm_head" in name]
+    outside = [p for name, p in trained if p.ndim != 2 or any(part in name for part in TABLES)]
     inside = [p for _, p in trained if all(p is not one for one in outside)]
-    return [
-        torch.optim.Muon(inside, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(outside, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    muon = [torch.optim.Muon(inside, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")] if inside else []
+    return [*muon, torch.optim.AdamW(outside, lr=lr, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
 def _set_lr(optimizers: list[torch.optim.Optimizer], peak: float, progress: float) -> None:

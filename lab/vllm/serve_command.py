@@ -32,7 +32,7 @@ DEFAULT_BLOCK_SIZE = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
 """How the name of a folder below the user's home folder begins."""
-DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic", "eagle3", "dflash")
+DRAFTERS_WITHOUT_COUNTERPART = ("early_exit", "synthetic", "eagle3", "dflash", "dspark")
 """Drafters of this lab that vLLM does not have, or of which it needs a checkpoint that is not named here."""
 
 

@@ -133,7 +133,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
         (["compare", "-x", "", "paged=true"], "A text that begins with a dash"),
         (["run", ""], "prompt is empty"),
         (["compare", "", "", "paged=true"], "prompt is empty"),
-        (["compare", PROMPT, "paged=true"], "2 to 5 settings"),
+        (["compare", PROMPT, "paged=true"], "2 to 6 settings"),
         (["compare", PROMPT, "", ""], "listed twice"),
         (["compare", PROMPT, "", "speed=high"], "'speed'"),
         (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "repeat"),

@@ -31,7 +31,7 @@ SAMPLINGS = st.builds(
 )
 OWN = st.fixed_dictionaries(
     {
-        "speculative": st.sampled_from(["off", "draft", "eagle3", "mtp", "dflash", "ngram", "synthetic"]),
+        "speculative": st.sampled_from(["off", "draft", "eagle3", "mtp", "dflash", "dspark", "ngram", "synthetic"]),
         "num_speculative_tokens": st.integers(1, 5),
         "cache_priority": st.integers(0, 2),
         "prompt_lookup_min": st.just(1),

@@ -14,7 +14,7 @@ from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.trace.events import Proposed
 from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
-from tests.scripted_model import ScriptedBlockHead, ScriptedHead, ScriptedModel
+from tests.scripted_model import ScriptedBlockHead, ScriptedHead, ScriptedMarkovHead, ScriptedModel
 from tests.tiny_models import tokenizer
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def p_value(settings: dict[str, float], drafter: str = "draft", **more: str) -> 
     """
     target = chain(1)
     model = ScriptedModel(target)
-    heads = {"eagle3": ScriptedHead, "dflash": ScriptedBlockHead}
+    heads = {"eagle3": ScriptedHead, "dflash": ScriptedBlockHead, "dspark": ScriptedMarkovHead}
     model.heads |= {kind: head(chain(2)[:, :WORDS], len(target)) for kind, head in heads.items()}
     engine = new_engine(model, tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
     config = EngineConfig(
@@ -79,12 +79,12 @@ def test_engine_follows_the_target(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["eagle3", "dflash", "ngram", "synthetic"])
+@pytest.mark.parametrize("drafter", ["eagle3", "dflash", "dspark", "ngram", "synthetic"])
 def test_engine_follows_the_target_whatever_the_drafter(drafter):
     assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW
 
 
-@pytest.mark.parametrize("drafter", ["draft", "eagle3", "dflash", "ngram"])
+@pytest.mark.parametrize("drafter", ["draft", "eagle3", "dflash", "dspark", "ngram"])
 def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
     monkeypatch.setitem(METHODS, "standard", redraws_from_p)
     assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW

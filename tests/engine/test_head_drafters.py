@@ -14,6 +14,7 @@ from lab.engine.engine import Engine
 from lab.kv_cache import kv_cache
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashConfig, DFlashHead
+from lab.models.dspark_head import DSparkConfig, DSparkHead
 from lab.models.eagle3_head import Eagle3Config, Eagle3Head
 from lab.models.mtp_head import MTPHead
 from lab.models.state_head import HEADS, StateHead
@@ -55,7 +56,7 @@ def drafts(run: Run) -> list[int]:
     return [event.token_id for event in of(run, Proposed)]
 
 
-KINDS = ("eagle3", "mtp", "dflash")
+KINDS = ("eagle3", "mtp", "dflash", "dspark")
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +127,12 @@ def test_how_keys_and_values_are_kept_changes_no_draft(labs, alone, kind, name):
     assert [drafts(run) for run in again] == expected
     if name == "prefixes":
         assert all(run.metrics.cached_prompt_tokens for run in again if len(run.prompt_token_ids) > 4)
-        assert any(of(run, BlockCopied) for run in again) == (kind != "dflash")  # the token before is computed again
+        # These compute the token before again, for its hidden states.
+        assert any(of(run, BlockCopied) for run in again) == (kind in ("eagle3", "mtp"))
 
 
 def test_two_heads_read_the_hidden_states_of_one_pass(lab):
-    kinds = ("eagle3", "dflash", "off", "draft")
+    kinds = ("eagle3", "dflash", "dspark", "off", "draft")
     configs = [replace(PAGED, speculative=kind) for kind in kinds]
     alone = [lab.generate(PROMPTS[0], config, GREEDY) for config in configs]
     together = [request.result() for request in [lab.submit(PROMPTS[0], config, GREEDY) for config in configs]]
@@ -169,8 +171,10 @@ def tiny(architecture: str, kind: str) -> Engine:
         head = Eagle3Head(Eagle3Config(draft_vocab_size=100, **sizes, **more), tables[0]).eval()
         head.d2t += 50
     else:
-        config = DFlashConfig(draft_vocab_size=layer.vocab_size, block_size=4, mask_token_id=7, **sizes)
-        head = DFlashHead(config, *tables).eval()
+        sizes |= {"draft_vocab_size": layer.vocab_size, "block_size": 4, "mask_token_id": 7}
+        head = DFlashHead(DFlashConfig(**sizes), *tables).eval()
+        if kind == "dspark":
+            head = DSparkHead(DSparkConfig(**sizes, markov_rank=8, sample_from_anchor=False), *tables).eval()
     for weight in head.parameters():
         weight.requires_grad_(False)
         if weight.ndim == 2 and all(weight is not table.weight for table in tables):
@@ -214,16 +218,18 @@ def test_drafts_are_the_heads_chain(architecture, config):
     assert not of(run, FellBack)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("llama", "dflash"), ("qwen3", "dflash"), ("gpt2", "dflash"), ("llama", "dspark")]
+)
 @pytest.mark.parametrize("config", [EngineConfig(), PAGED, EngineConfig(kv_cache=False)], ids=["run", "blocks", "none"])
-def test_drafts_are_the_heads_block(architecture, config):
+def test_drafts_are_the_heads_block(architecture, kind, config):
     """As in its training, where a whole text's blocks are computed at once. More draft tokens are asked for than it
     was trained for."""
-    engine = tiny(architecture, "dflash")
-    config = replace(config, speculative="dflash", num_speculative_tokens=5)
+    engine = tiny(architecture, kind)
+    config = replace(config, speculative=kind, num_speculative_tokens=5)
     run = engine.generate("There was once", config, SamplingParams(max_tokens=12, temperature=0.8, seed=1))
     assert any("at most 3 tokens in a pass" in note for note in of(run, RunStarted)[0].notes)
-    head, checked, known, proposed = engine.target.heads["dflash"], 0, list(run.prompt_token_ids), []
+    head, checked, known, proposed = engine.target.heads[kind], 0, list(run.prompt_token_ids), []
     for event in run.events:
         if isinstance(event, Proposed):
             proposed.append((event.token_id, event.q))
@@ -231,7 +237,7 @@ def test_drafts_are_the_heads_block(architecture, config):
             assert len(proposed) <= 3
             with engine.target.stock_attention() as model, torch.inference_mode():
                 head.config.layer._attn_implementation = "blocks"
-                text = torch.tensor([known + [0] * len(proposed)])  # the target's text after the block does not matter
+                text = torch.tensor([known + [token for token, _ in proposed]])
                 anchors = torch.tensor([[len(known) - 1]])
                 log_q = draft_blocks(model, head, text, anchors, len(proposed)).log_q if proposed else None
                 head.config.layer._attn_implementation = "decode_lab"

@@ -57,6 +57,7 @@ DFLASH = FLAT | {
     "num_target_layers": LAYERS,
     "dflash_config": {"mask_token_id": 9, "target_layer_ids": [1, 3]},
 }
+MARKOV = {"markov_rank": 3, "markov_head_type": "vanilla", "enable_confidence_head": True}
 NESTED_DFLASH = {
     "speculators_model_type": "dflash",
     "speculators_version": "0.9.0",
@@ -303,6 +304,28 @@ def test_a_block_head_computes_what_its_configuration_says(tmp_path, target, nes
     assert torch.allclose(found, block_by_hand(weights, target), atol=2e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["z-lab", "speculators"])
+@pytest.mark.parametrize("anchored", [None, False], ids=["from the newest token", "from masks alone"])
+def test_a_dspark_head_adds_a_row_for_the_token_before(tmp_path, target, nested, anchored):
+    """And in the published heads the newest token's own place drafts the first token: one draft token more."""
+    own = MARKOV | ({} if anchored is None else {"sample_from_anchor": anchored})
+    config = {
+        True: NESTED_DFLASH | own | {"speculators_model_type": "dspark", "architectures": ["DSparkSpeculator"]},
+        False: block_config(projector_type="dspark", **own) | {"architectures": ["DSparkDraftModel"]},
+    }[nested]
+    vocabulary = DRAFT if nested else VOCABULARY
+    first, second = torch.randn(VOCABULARY, 3), torch.randn(vocabulary, 3)
+    more = {"markov_head__markov_w1__weight": first, "markov_head__markov_w2__weight": second}
+    more |= {"confidence_head__proj__weight": torch.randn(1, HIDDEN + 3), "confidence_head__proj__bias": torch.zeros(1)}
+    if nested:
+        more |= {"lm_head__weight": torch.randn(DRAFT, HIDDEN), "d2t": torch.arange(DRAFT), "t2d": torch.zeros(1)}
+    head = load(saved(tmp_path, config, block_tensors(**more)), target)
+    assert head.most_tokens == (8 if anchored is None else 7)
+    assert head.block(torch.tensor(5), 3).tolist() == ([5, 9, 9] if anchored is None else [5, 9, 9, 9])
+    logits = torch.randn(2, vocabulary)
+    assert torch.allclose(head.after(logits, torch.tensor([4, 7])), logits + first[[4, 7]] @ second.T, atol=1e-5)
+
+
 NESTED_ROPE = SPECULATORS | {
     "transformer_layer_config": {k: v for k, v in FLAT.items() if k != "rope_theta"}
     | {"rope_parameters": {"rope_type": "default", "rope_theta": 20000.0}}
@@ -363,6 +386,10 @@ def block_config(**changes: Any) -> dict[str, Any]:
     return DFLASH | {"dflash_config": DFLASH["dflash_config"] | changes}
 
 
+def dspark(**changes: Any) -> dict[str, Any]:
+    return block_config(projector_type="dspark", **MARKOV | changes) | {"architectures": ["DSparkDraftModel"]}
+
+
 class Runs:
     """A pickle that would run code."""
 
@@ -400,6 +427,9 @@ def malicious(folder: Path) -> Path:
         (lambda at: saved(at, FLAT | {"architectures": ["LlamaForCausalLM"]}, tensors()), "no EAGLE-3 head or a"),
         (lambda at: saved(at, DFLASH | {"architectures": ["DFlash2DraftModel"]}, tensors()), "no EAGLE-3 head or a"),
         (lambda at: saved(at, DFLASH | {"hidden_size": 64}, block_tensors()), "size 64, and the target has 48"),
+        (lambda at: saved(at, dspark(markov_head_type="gated"), block_tensors()), "of the type 'gated'"),
+        (lambda at: saved(at, dspark(markov_rank=0), block_tensors()), "rank 0"),
+        (lambda at: saved(at, dspark(), block_tensors()), "markov_w1.weight' is missing"),
         (lambda at: saved(at, DFLASH | {"vocab_size": 300}, block_tensors()), "a vocabulary of 300"),
         (lambda at: saved(at, block_config(target_layer_ids=[1, 4]), block_tensors()), "layers 2, 5, and the target"),
         (lambda at: saved(at, block_config(target_layer_ids=None), block_tensors()), "not name the layers"),

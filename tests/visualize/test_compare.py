@@ -70,8 +70,8 @@ def test_without_a_draft_no_preset_needs_one() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"lanes": ("cache",)}, "Choose 2 to 5 settings to compare, not 1"),
-        ({"lanes": tuple(LANES)[:6]}, "not 6"),
+        ({"lanes": ("cache",)}, "Choose 2 to 6 settings to compare, not 1"),
+        ({"lanes": tuple(LANES)[:7]}, "not 7"),
         ({"own": "kv_dtype=int3"}, "kv_dtype must be one of"),
         ({"own": HOSTILE}, "there is no setting .<img src"),
         ({"own": "paged=true\npaged=true"}, "paged=true is listed twice"),

@@ -174,7 +174,7 @@ class Programs:
         pair: str = PAIR,
         token_ids: bool = False,
     ) -> JsonResult:
-        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All go on
+        """Decode a prompt under two to six settings in turn: speed, memory, and whether they write the same. All go on
         past an end of text, so that all are of one length.
 
         Args:

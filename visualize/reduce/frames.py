@@ -388,7 +388,7 @@ class Step:
             "own": chosen,
             "written": written,
             "kept": kept,
-        } | ({"parallel": True} if speculative == "dflash" else {})
+        } | ({"parallel": True} if speculative in ("dflash", "dspark") else {})
 
     def opened(self, speculative: str, drafts: str | None) -> list[dict[str, Any]]:
         """The step's verdicts by position, with their distributions; none if those were not recorded."""

@@ -218,7 +218,7 @@ class Narrator(TextRead):
     ) -> str:
         who = self._who[0].upper() + self._who[1:]
         proposed = f"{who} proposed {named(''.join(one.text for one in proposals), LONGEST)}"
-        if self._config["speculative"] == "dflash":
+        if self._config["speculative"] in ("dflash", "dspark"):
             proposed += " in one parallel pass"
         if own is None:
             beyond = self._counts.beyond

@@ -12,7 +12,7 @@ from lab.backends.cpu.cpu_count import threads
 from lab.backends.cpu.native_model import NativeModel, fits_bfloat16, refuse_lack_of_memory, unlike_config
 from lab.backends.cpu.structs import DFlashStruct, Eagle3Struct, Layer, ModelStruct
 from lab.backends.interface import DraftTokens, HeadBackend, NewTokens
-from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead, target_logits
+from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead
 from lab.config import SamplingParams
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
@@ -124,7 +124,7 @@ class CpuHead(TorchHead):
 
 
 class CpuBlockHead(BlockHead):
-    """A DFlash head that C computes."""
+    """A DFlash or DSpark head that C computes, but for what DSpark adds to the logits."""
 
     reads_packed_weights = True
 
@@ -136,8 +136,7 @@ class CpuBlockHead(BlockHead):
         self._native.store_text(batch, torch.cat(list(states)), storage)
 
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
-        found = self._native.block_logits(blocks, storage)
-        return found if found.shape[-1] == self.model.vocabulary else target_logits(self.model, found)
+        return self._native.block_logits(blocks, storage)
 
 
 _heads: WeakKeyDictionary[StateHead, NativeHead] = WeakKeyDictionary()

@@ -1,7 +1,7 @@
 """The reference back end, in torch: the one to read."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -149,7 +149,8 @@ class TorchBackend(Backend):
 
     def head(self, kind: str, sample: Sample | None = None) -> HeadBackend:
         """``sample``: another back end's. None: this one's."""
-        return (BlockHead if kind == "dflash" else TorchHead)(self.model.heads[kind], sample or self.sample)
+        in_blocks = kind in ("dflash", "dspark")
+        return (BlockHead if in_blocks else TorchHead)(self.model.heads[kind], sample or self.sample)
 
 
 class TorchHead(HeadBackend):
@@ -205,7 +206,7 @@ class TorchHead(HeadBackend):
 
 
 class BlockHead(HeadBackend):
-    """A DFlash head computed by torch; ``sample`` draws its tokens."""
+    """A DFlash or DSpark head computed by torch; ``sample`` draws its tokens."""
 
     def __init__(self, model: DFlashHead, sample: Sample) -> None:
         self.model, self._sample = model, sample
@@ -227,8 +228,8 @@ class BlockHead(HeadBackend):
         uniforms: Sequence[torch.Tensor],
         storage: KVStorage | None,
     ) -> list[DraftTokens]:
-        """All tokens in one pass, and each drawn without regard to the others. Without a cache, the text's keys and
-        values are kept for this pass."""
+        """All tokens in one pass; DFlash draws each without regard to the others, DSpark one after another. Without a
+        cache, the text's keys and values are kept for this pass."""
         model = self.model
         if storage is None:
             batch, storage = self._kept(batch, windows)
@@ -240,18 +241,43 @@ class BlockHead(HeadBackend):
             for new, window in zip(batch, windows, strict=True)
         ]
         logits = self._logits(blocks, storage)
-        each = [params for params, window in zip(sampling, windows, strict=True) for _ in range(window)]
         greedy = all(params.greedy for params in sampling)
         u = None if greedy else on_device(joined(uniforms), model.device)
-        q, chosen = self._sample(logits, each, u)
+        if model.one_by_one:
+            return self._one_by_one(logits, [new.token_ids[-1] for new in batch], windows, sampling, u)
+        each = [params for params, window in zip(sampling, windows, strict=True) for _ in range(window)]
+        q, chosen = self._sample(target_logits(model, logits), each, u)
         drafts = zip(chosen.split(list(windows)), q.split(list(windows)), strict=True)
         return [DraftTokens(tokens, rows) for tokens, rows in drafts]
 
+    def _one_by_one(
+        self,
+        logits: torch.Tensor,
+        newest: Sequence[torch.Tensor],
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        u: torch.Tensor | None,
+    ) -> list[DraftTokens]:
+        """Draft tokens from the logits of all [sum of windows, draft tokens], each by that of the token before."""
+        model, first = self.model, [0, *accumulate(windows)]
+        last, tokens, rows = list(newest), [[] for _ in windows], [[] for _ in windows]
+        for i in range(max(windows)):
+            active = [k for k, window in enumerate(windows) if window > i]
+            at = [first[k] + i for k in active]
+            found = model.after(logits[at].float(), torch.stack([last[k] for k in active]))
+            given = None if u is None else u[at]
+            q, chosen = self._sample(target_logits(model, found), [sampling[k] for k in active], given)
+            for row, k in enumerate(active):
+                last[k] = chosen[row]
+                tokens[k].append(chosen[row])
+                rows[k].append(q[row])
+        return [DraftTokens(torch.stack(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
+
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
-        """[sum of keep, vocabulary] float32."""
+        """[sum of keep, draft tokens]."""
         packed = pack(self.model, blocks, storage, "auto", causal=False)
         out = self.model(packed.token_ids[None], packed.positions[None], plan=packed.plan)
-        return target_logits(self.model, self.model.logits(out[0, packed.keep]))
+        return self.model.logits(out[0, packed.keep])
 
     def _kept(self, batch: Sequence[NewTokens], windows: Sequence[int]) -> tuple[list[NewTokens], KVStorage]:
         """The batch with a block for each sequence, and a storage for the blocks."""

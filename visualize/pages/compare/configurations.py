@@ -36,6 +36,7 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "adaptive": ("Draft, adaptive γ", _draft(8, adaptive_window=True)),
     "eagle3": ("EAGLE-3 γ4", EngineConfig(speculative="eagle3")),
     "dflash": ("DFlash γ4", EngineConfig(speculative="dflash")),
+    "dspark": ("DSpark γ4", EngineConfig(speculative="dspark")),
     "lookup": ("N-gram γ4", EngineConfig(speculative="ngram")),
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
@@ -46,7 +47,7 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
 comes first, so that a speed-up means what it means in the field."""
 if HAS_GPU:
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
-TRAINED = ("draft", "eagle3", "dflash")
+TRAINED = ("draft", "eagle3", "dflash", "dspark")
 NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative in TRAINED)
 """The lanes that take more than a target: a draft model, or a head."""
 
@@ -56,7 +57,7 @@ def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
     found = {
         "ladder": ("Step by step", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
         "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
-        "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "dflash", "lookup")),
+        "drafters": ("Drafters", ("cache", "draft-4", "eagle3", "dflash", "dspark", "lookup")),
         "formats": ("KV cache", ("cache", "int8", "int4", "paged")),
         "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
     }
@@ -108,7 +109,7 @@ class CompareInputs(FORM.values_class("CompareValues")):
         """The settings by name, in the order of ``LANES`` and then of the lines.
 
         Raises:
-            ConfigError: not two to five settings, an invalid line, or a name that is there twice.
+            ConfigError: not two to six settings, an invalid line, or a name that is there twice.
         """
         if len(self.own) > MAX_OWN:
             raise ConfigError(f"Your own settings may have at most {MAX_OWN} characters.")
