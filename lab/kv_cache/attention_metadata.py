@@ -93,7 +93,7 @@ class StepPlan(Plan):
 
 
 class Scores(NamedTuple):
-    """What becomes of a layer's scores before the softmax, besides scaling; arguments of ``attention`` explain each."""
+    """Changes to a layer's scores before the softmax, besides scaling; arguments of ``attention`` explain each."""
 
     window: int | None = None
     softcap: float | None = None

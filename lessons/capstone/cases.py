@@ -75,7 +75,7 @@ class Targets(NamedTuple):
 
     @property
     def words(self) -> dict[str, str]:
-        """What is wanted, by the name of the grade."""
+        """The limits in words, by the name of the grade."""
         return {
             "TTFT p95": f"at most {self.ttft_ms:,.0f} ms",
             "TPOT p95": f"at most {self.tpot_ms:,.0f} ms",

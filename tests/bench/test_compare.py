@@ -117,8 +117,8 @@ ONE, EARLY = {"default": EngineConfig()}, EngineConfig(speculative="early_exit",
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [
-        ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 5 settings, not 1"),
-        ({"configs": {str(i): EngineConfig() for i in range(6)}}, ConfigError, "not 6"),
+        ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 6 settings, not 1"),
+        ({"configs": {str(i): EngineConfig() for i in range(7)}}, ConfigError, "not 7"),
         ({"sampling": SamplingParams(max_tokens=1, seed=1)}, ConfigError, "at least one repeat and two tokens"),
         ({"sampling": SamplingParams()}, ConfigError, "a seed that all share"),
         ({"repeats": 0}, ConfigError, "at least one repeat"),

@@ -122,7 +122,7 @@ export function addCharts(stage) {
   }
 
   const LEGIBLE = 80; // milliseconds per pass: what is seen for less needs no glyphs, which take half of a chart's time
-  const legible = ({ t_ms, step }) => (stage.mode === "playing" ? stage.shownFor() : t_ms / Math.max(1, step)) > LEGIBLE;
+  const legible = (frame) => !frame || (stage.mode === "playing" ? stage.shownFor() : frame.t_ms / Math.max(1, frame.step)) > LEGIBLE;
 
   /** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. One that is
       ``swift`` is drawn so often that only what differs is drawn again. */
@@ -133,7 +133,7 @@ export function addCharts(stage) {
     const first = moves ? layout.xaxis.range[0] : -Infinity;
     const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
     const squares = traces.filter(({ meta }) => meta);
-    const fit = () => squares.length && fitSquares(plot, layout, squares, swift || (moves && stage.picture.frame && !legible(stage.picture.frame)));
+    const fit = () => squares.length && fitSquares(plot, layout, squares, swift || (moves && !legible(stage.picture.frame)));
     if (swift) return drawMoving(plot, traces, layout, `${look()} ${stage.pans}`, fit);
     fit();
     plot.moving = null;

@@ -26,7 +26,7 @@ TARGET, DRAFT = "computed", "drafting"
 size, times, percent = (WRITE[unit] for unit in ("bytes", "times", "percent"))
 
 
-class Step(NamedTuple):
+class CountedStep(NamedTuple):
     """A step of a run, with its tokens: proposed, accepted, and given in all."""
 
     timed: StepTimed
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     given: int
 
 
-def _steps(run: Run) -> Iterator[Step]:
+def _steps(run: Run) -> Iterator[CountedStep]:
     proposed = accepted = given = 0
     for event in run.events:
         match event:
@@ -46,7 +46,7 @@ def _steps(run: Run) -> Iterator[Step]:
             case Committed():
                 given += len(event.token_ids)
             case StepTimed():
-                yield Step(event, proposed, accepted, given)
+                yield CountedStep(event, proposed, accepted, given)
                 proposed = accepted = given = 0
 
 
@@ -63,7 +63,7 @@ def _shares(rows: Sequence[Sequence[Sequence[Sequence[Any]]]], most: Sequence[fl
 
 
 def passes(runs: Mapping[str, Run]) -> Record:
-    """What passes move and compute for the same tokens, without draft tokens and, round by round, with them."""
+    """Bytes and arithmetic of passes for the same tokens, without draft tokens and, round by round, with them."""
     plain, drafted = ([*_steps(run)][1:] for run in runs.values())  # without the prompt's
     found, told, tokens = [], [], 0
     for i, one in enumerate(drafted[:ROUNDS]):
@@ -116,7 +116,7 @@ def ladder(runs: Mapping[str, Run]) -> Record:
     return _costs(["Passes of the target", "Arithmetic", "KV cache allocated"], runs, pictures)
 
 
-def _spent(steps: Sequence[Step], tokens: int) -> tuple[int, int, int]:
+def _spent(steps: Sequence[CountedStep], tokens: int) -> tuple[int, int, int]:
     """Passes of the target, operations, and allocated bytes of the cache by the time there are so many ``tokens``."""
     passes = given = flops = 0
     for step in steps:
@@ -129,7 +129,7 @@ def _spent(steps: Sequence[Step], tokens: int) -> tuple[int, int, int]:
 
 
 def _bought(tokens: int, found: Mapping[str, tuple[int, int, int]]) -> str:
-    """What each technique saves, in words. The first setting has no cache, the second has one, the others more."""
+    """The savings of each technique, in words. The first setting has no cache, the second has one, the others more."""
     (_, all_flops, _), (passes, flops, held), *others = found.values()
     said = [f"After {tokens} tokens. The cache saved {percent(1 - flops / all_flops)} of the arithmetic."]
     for name, (own_passes, _, own_held) in zip([*found][2:], others, strict=True):
@@ -143,7 +143,7 @@ def _bought(tokens: int, found: Mapping[str, tuple[int, int, int]]) -> str:
 
 
 def users(runs: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Record:
-    """What a pass moves and computes by the number of requests in it."""
+    """Bytes and arithmetic of a pass by the number of requests in it."""
     (found,) = runs.values()
     most = [
         max(one["bytes"] for one in found.values()),
