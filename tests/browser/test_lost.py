@@ -191,7 +191,7 @@ def test_a_page_whose_scripts_or_styles_do_not_come_says_so_once(troubled: Visit
         lab.ready()
     said = lab.page.locator("p[role=alert]")
     if file == PRELOADED:
-        expect(said.or_(lab.page.locator(".plot .main-svg")).first).to_be_visible()
+        expect(said.or_(lab.page.locator(".plot .main-svg")).first).to_be_visible(timeout=30_000)
         assert said.count() <= 1
     else:
         expect(said).to_have_count(1)
