@@ -14,7 +14,7 @@ PAGES = {
 laid out."""
 ABOUT = {
     "Lab": "Watch a real LLM engine decode.",
-    "Compare": "Up to five configurations on one prompt.",
+    "Compare": "Up to six configurations on one prompt.",
     "Lessons": "Twenty-two lessons: predict, run, explain.",
     "Capstone": "Settings for a server, simulated and graded.",
     "Instructor": "For those who teach the course.",
