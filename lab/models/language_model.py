@@ -113,6 +113,7 @@ class LanguageModel:
             compute it; None: they can.
         heads: those that draft from its hidden states and were loaded with it, by kind.
         expert_counter: of a mixture of experts that can be counted (``lab.models.experts``).
+        uncounted: each token is routed to experts that cannot be counted: the weights that a pass reads are unknown.
         notes: sentences on how it was loaded, for who runs it.
 
     Raises:
@@ -158,6 +159,7 @@ class LanguageModel:
         self.device = execution_device(model)
         self.layer_devices = self._devices_of_layers()
         self.expert_counter = ExpertCounter(model) if experts_of(model) else None
+        self.uncounted = self.expert_counter is None and bool(expert_modules(model))
 
     def _devices_of_layers(self) -> list[torch.device | None]:
         found = [self.device] * self.layers
@@ -206,11 +208,6 @@ class LanguageModel:
     @property
     def experts(self) -> Experts | None:
         return experts_of(self.model) if self.expert_counter else None
-
-    @property
-    def uncounted(self) -> bool:
-        """True if each token is routed to experts that cannot be counted: the weights that a pass reads are unknown."""
-        return self.expert_counter is None and bool(expert_modules(self.model))
 
     def forward(
         self,
