@@ -172,10 +172,11 @@ def draft_blocks(
     places = torch.arange(tokens.shape[1], device=tokens.device)
     text = head.keys_and_values(head.fuse(states), places.expand(len(tokens), -1))
     text = [(k.transpose(1, 2), v.transpose(1, 2)) for k, v in text]
-    positions = (anchors[..., None] + torch.arange(1 + count, device=tokens.device)).flatten(1)
-    seen = (places < anchors[..., None]).repeat_interleave(1 + count, 1)[:, None]
-    blocks = head.block(tokens.gather(1, anchors), count).flatten(1)
-    out = head(blocks, positions, text=text, seen=seen, count=1 + count).unflatten(1, (-1, 1 + count))
+    blocks = head.block(tokens.gather(1, anchors), count)
+    width = blocks.shape[-1]
+    positions = (anchors[..., None] + torch.arange(width, device=tokens.device)).flatten(1)
+    seen = (places < anchors[..., None]).repeat_interleave(width, 1)[:, None]
+    out = head(blocks.flatten(1), positions, text=text, seen=seen, count=width).unflatten(1, (-1, width))
     before = tokens[torch.arange(len(tokens), device=tokens.device)[:, None, None], after]
-    logits = head.after(head.logits(out[:, :, 1:]), before)
+    logits = head.after(head.logits(out[:, :, -count:]), before)
     return Drafted(log_p, F.log_softmax(logits.float() / TEMPERATURE, dim=-1))

@@ -153,7 +153,7 @@ def test_continuations_of_a_prompt_share_it_and_draft_as_alone(labs, kind):
 # -- the drafts, computed again without the engine --------------------------------------------------
 
 
-def tiny(architecture: str, kind: str) -> Engine:
+def tiny(architecture: str, kind: str, *, anchored: bool = False) -> Engine:
     """A target of four layers with a random head; EAGLE-3's has every norm and a vocabulary of its own, and MTP's is
     the first of two."""
     if kind == "mtp":
@@ -174,7 +174,7 @@ def tiny(architecture: str, kind: str) -> Engine:
         sizes |= {"draft_vocab_size": layer.vocab_size, "block_size": 4, "mask_token_id": 7}
         head = DFlashHead(DFlashConfig(**sizes), *tables).eval()
         if kind == "dspark":
-            head = DSparkHead(DSparkConfig(**sizes, markov_rank=8, sample_from_anchor=False), *tables).eval()
+            head = DSparkHead(DSparkConfig(**sizes, markov_rank=8, sample_from_anchor=anchored), *tables).eval()
     for weight in head.parameters():
         weight.requires_grad_(False)
         if weight.ndim == 2 and all(weight is not table.weight for table in tables):
@@ -219,22 +219,29 @@ def test_drafts_are_the_heads_chain(architecture, config):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "kind"), [("llama", "dflash"), ("qwen3", "dflash"), ("gpt2", "dflash"), ("llama", "dspark")]
+    ("architecture", "kind", "anchored"),
+    [
+        ("llama", "dflash", False),
+        ("qwen3", "dflash", False),
+        ("gpt2", "dflash", False),
+        ("llama", "dspark", False),
+        ("llama", "dspark", True),
+    ],
 )
 @pytest.mark.parametrize("config", [EngineConfig(), PAGED, EngineConfig(kv_cache=False)], ids=["run", "blocks", "none"])
-def test_drafts_are_the_heads_block(architecture, kind, config):
+def test_drafts_are_the_heads_block(architecture, kind, anchored, config):
     """As in its training, where a whole text's blocks are computed at once. More draft tokens are asked for than it
     was trained for."""
-    engine = tiny(architecture, kind)
+    engine, most = tiny(architecture, kind, anchored=anchored), 3 + anchored
     config = replace(config, speculative=kind, num_speculative_tokens=5)
     run = engine.generate("There was once", config, SamplingParams(max_tokens=12, temperature=0.8, seed=1))
-    assert any("at most 3 tokens in a pass" in note for note in of(run, RunStarted)[0].notes)
+    assert any(f"at most {most} tokens in a pass" in note for note in of(run, RunStarted)[0].notes)
     head, checked, known, proposed = engine.target.heads[kind], 0, list(run.prompt_token_ids), []
     for event in run.events:
         if isinstance(event, Proposed):
             proposed.append((event.token_id, event.q))
         elif isinstance(event, Committed):
-            assert len(proposed) <= 3
+            assert len(proposed) <= most
             with engine.target.stock_attention() as model, torch.inference_mode():
                 head.config.layer._attn_implementation = "blocks"
                 text = torch.tensor([known + [token for token, _ in proposed]])

@@ -167,14 +167,19 @@ def kept_figure(dark: bool = False) -> go.Figure:
         )
         for kind, dash in KEPT.items()
     ]
+    return _over(lines, dark, "tokens of the text", "KiB kept", rangemode="tozero")
+
+
+def _over(traces: list[go.Scatter], dark: bool, x: str, y: str, **how: object) -> go.Figure:
+    """A figure of ``y`` over ``x``, its axis as ``how`` says."""
     return blank(
-        lines,
+        traces,
         dark,
         margin={"l": 52, "r": 14, "t": 44, "b": 36},
         showlegend=True,
         legend=legend(dark),
-        xaxis={"fixedrange": True, "title": axis_title("tokens of the text", dark)},
-        yaxis={"fixedrange": True, "title": axis_title("KiB kept", dark), "rangemode": "tozero"},
+        xaxis={"fixedrange": True, "title": axis_title(x, dark)},
+        yaxis={"fixedrange": True, "title": axis_title(y, dark), **how},
     )
 
 
@@ -215,15 +220,7 @@ def narrowing_figure(dark: bool = False) -> go.Figure:
         )
         for row, name in NARROWING.items()
     ]
-    figure = blank(
-        [*bands, *pairs],
-        dark,
-        margin={"l": 52, "r": 14, "t": 44, "b": 36},
-        showlegend=True,
-        legend=legend(dark),
-        xaxis={"fixedrange": True, "title": axis_title("pairs of runs", dark)},
-        yaxis={"fixedrange": True, "title": axis_title("time / time", dark), "ticksuffix": "×"},
-    )
+    figure = _over([*bands, *pairs], dark, "pairs of runs", "time / time", ticksuffix="×")
     line = {"color": look(dark).muted, "width": 1, "dash": "dot"}
     return figure.add_shape(type="line", x0=0, x1=1, y0=1, y1=1, xref="paper", layer="below", line=line)
 
