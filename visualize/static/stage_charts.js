@@ -33,6 +33,8 @@ export function addCharts(stage) {
   }
 
   const TURN = 30; // milliseconds after which the next charts of a run that is followed wait for the next picture
+  const APART = 140; // milliseconds between two pictures of a chart of a run that is followed: the engine needs the time
+  const drawnAt = new Map();
   stage.chartsDue = 0; // when charts of a run that is played may be drawn again
   const drawnOf = new Map(); // by chart: the run that it was last drawn from
 
@@ -44,7 +46,8 @@ export function addCharts(stage) {
     let due = !stage.moving() || stage.live() || began >= stage.chartsDue;
     for (const name of [...dirty]) {
       if (inSight(name) && !unveil(name)) {
-        if (!due || !window.Plotly) {
+        const soon = stage.live() && began - (drawnAt.get(name) ?? 0) < APART;
+        if (!due || soon || !window.Plotly) {
           if (drawnOf.has(name) && drawnOf.get(name) !== stage.picture) hide(name);
           continue;
         }
@@ -53,6 +56,7 @@ export function addCharts(stage) {
         plotOf(name).dispatchEvent(new Event("drawn"));
         plotOf(name).classList.remove("older");
         drawnOf.set(name, stage.picture);
+        drawnAt.set(name, began);
         due = stage.live() ? performance.now() < began + TURN : !stage.moving();
         stage.chartsDue = 2 * performance.now() - began;
       }
