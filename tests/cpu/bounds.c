@@ -133,7 +133,7 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
             if (i < 2 || format != PLAIN)
                 *parts[i] = calloc((size_t)slots * KV_HEADS * (i < 2 ? bytes : groups * scale), 1);
     }
-    Model model = {HIDDEN, HEADS, KV_HEADS, d, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
+    Model model = {HIDDEN, HEADS, KV_HEADS, d, n, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
                    floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, n, 0)};
     if (odd) ((float *)model.embedding)[(n - 1) * HIDDEN] = NAN;
     int32_t *tables = malloc(sizeof(int32_t) * SEQUENCES * height), *keep = malloc(sizeof(int32_t) * SEQUENCES);
@@ -164,6 +164,32 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
     free(tables), free(keep), free(token_ids), free(tokens), free(logits), free(q);
 }
 
+/* Blocks of a DSpark head that drafts the last tokens of the vocabulary. */
+static void check_blocks(int n, int rounded, int odd) {
+    enum { RANK = 16, SEQUENCES = 3, ROWS = 8 };
+    const int32_t windows[SEQUENCES] = {5, 1, 2};
+    const int outputs = n / 2 + 1;
+    const Markov markov = {floats((size_t)n * RANK, 1), linear(RANK, outputs, 0)};
+    int64_t *newest = malloc(SEQUENCES * sizeof(int64_t)), *ids = malloc(outputs * sizeof(int64_t));
+    int64_t *tokens = malloc(ROWS * sizeof(int64_t));
+    double *u = malloc(ROWS * sizeof(double));
+    float *logits = floats((size_t)ROWS * outputs, 3), *q = floats((size_t)ROWS * n, 0);
+    Sampling sampling[ROWS];
+    for (int i = 0; i < SEQUENCES; i++) newest[i] = i % 2 ? n - 1 : 0;
+    for (int i = 0; i < outputs; i++) ids[i] = n - outputs + i;
+    for (int i = 0; i < ROWS; i++) sampling[i] = samplings[i % SAMPLINGS], u[i] = ends[i % 3];
+    if (odd) fill(logits + (size_t)2 * outputs, outputs, 1);
+    const Model model = {.vocabulary = n, .rounded = rounded, .head.outputs = outputs, .target_ids = ids,
+                         .markov = &markov};
+    const Choices choices = {sampling, 1, odd ? NULL : u};
+    REQUIRE(!choose_in_turn(&model, logits, windows, newest, SEQUENCES, &choices, tokens, q, 1 + odd), "memory");
+    for (int i = 0; i < ROWS; i++)
+        REQUIRE((odd && i == 2 ? 0 : n - outputs) <= tokens[i] && tokens[i] < n, "token %d",
+                (int)tokens[i]);
+    free((void *)markov.first), free_linear((Linear *)&markov.second);
+    free(newest), free(ids), free(tokens), free(u), free(logits), free(q);
+}
+
 int main(void) {
     const int sizes[] = {1, 2, 3, LANES - 1, LANES, LANES + 1, 2 * LANES, 3 * LANES - 1, 4 * LANES, 70};
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) check_sample(sizes[i]), check_verify(sizes[i]);
@@ -173,7 +199,7 @@ int main(void) {
             for (int odd = 0; odd < 2; odd++, cases++) {
                 const int n = cases % 3 ? 37 : 2 * BLOCK, block_size = (int[]){1, 3, 16}[(cases + format) % 3];
                 for (int rounded = 0; rounded <= has_bfloat16_products; rounded++)
-                    check_forward(d, n, format, block_size, rounded, odd);
+                    check_forward(d, n, format, block_size, rounded, odd), check_blocks(n, rounded, odd);
             }
     printf("%d lanes, bfloat16 %d\n", LANES, has_bfloat16_products);
     return 0;

@@ -20,7 +20,8 @@ from lab.backends.cpu.native_sampler import sample
 from lab.backends.interface import NewTokens
 from lab.backends.torch.sampler import draw
 from lab.util.machine_info import instructions
-from tests.cpu.test_native import llama, logits_of_both
+from tests.cpu.test_heads import DRAWN, KINDS, assert_same_drafts, drafts_of_both
+from tests.cpu.test_native import LLAMA, llama, logits_of_both
 from tests.cpu.test_rejection import NOT_FINITE, assert_verified_as_by_torch, random_round
 from tests.pairwise import parametrize_pairwise
 
@@ -99,6 +100,13 @@ def test_non_finite_logits_show_in_their_row_of_p_and_give_a_token_of_the_vocabu
 def test_every_build_gives_the_logits_of_the_reference(kv_format):
     (expected, _), (actual, _) = logits_of_both(llama(), kv_format, [(37, 1), (0, 3), (20, 17), (8, 1)])
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+@pytest.mark.usefixtures("flags")
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_every_build_drafts_with_a_head_as_torch(kind):
+    assert_same_drafts(drafts_of_both(kind, LLAMA, (DRAWN,) * 3))
 
 
 @pytest.mark.parametrize("rounded", [False, True])

@@ -19,8 +19,7 @@ typedef struct {
 
 typedef struct { /* what an EAGLE-3 head has besides: lab/models/eagle3_head.py. Its first position is 1 */
     const float *hidden_norm; /* [hidden] */
-    const int64_t *target_ids; /* [outputs of the head] */
-    int32_t vocabulary, norm_before_residual, norm_output;
+    int32_t norm_before_residual, norm_output;
 } Eagle3;
 
 typedef struct { /* how a DFlash head takes in the target's hidden states: lab/models/dflash_head.py */
@@ -28,8 +27,13 @@ typedef struct { /* how a DFlash head takes in the target's hidden states: lab/m
     const float *hidden_norm; /* [hidden] */
 } DFlash;
 
+typedef struct { /* what DSpark adds to that: lab/models/dspark_head.py */
+    const float *first; /* [vocabulary, inputs of `second`], a row for the token before */
+    Linear second;
+} Markov;
+
 typedef struct {
-    int32_t hidden, heads, kv_heads, head_dim;
+    int32_t hidden, heads, kv_heads, head_dim, vocabulary;
     float epsilon, scaling;
     int32_t rounded; /* the inputs of linear layers are rounded to bfloat16 */
     const float *embedding;  /* [vocabulary, hidden] */
@@ -37,8 +41,11 @@ typedef struct {
     const float *cosine, *sine; /* [context, head_dim], rotary embedding (Su et al., 2104.09864) */
     const Layer *layer;
     Linear head;
-    const Eagle3 *eagle3; /* NULL: this is a model of its own */
-    const DFlash *dflash; /* NULL: it is none, and new tokens see only those before them */
+    const int64_t *target_ids; /* [outputs of the head], what a head's draft tokens are in the vocabulary; NULL: this is
+                                  a model of its own */
+    const Eagle3 *eagle3; /* NULL: this is no such head */
+    const DFlash *dflash; /* NULL: nor one of these, and new tokens see only those before them */
+    const Markov *markov; /* NULL: nor one of these */
 } Model;
 
 typedef struct { /* one layer's slots, in its own format */

@@ -1,7 +1,7 @@
 """Heads as ``step.c`` sees them, and the back ends that draft with them in C."""
 
 from collections.abc import Sequence
-from ctypes import byref, c_void_p, pointer
+from ctypes import byref, c_int32, c_void_p, pointer
 from weakref import WeakKeyDictionary
 
 import torch
@@ -9,13 +9,21 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 from lab.backends.cpu.cpu_count import threads
-from lab.backends.cpu.native_model import NativeModel, fits_bfloat16, refuse_lack_of_memory, unlike_config
-from lab.backends.cpu.structs import DFlashStruct, Eagle3Struct, Layer, ModelStruct
+from lab.backends.cpu.native_model import (
+    MOST_LANES,
+    NativeModel,
+    fits_bfloat16,
+    refuse_lack_of_memory,
+    unlike_config,
+)
+from lab.backends.cpu.native_sampler import described
+from lab.backends.cpu.structs import DFlashStruct, Eagle3Struct, Layer, MarkovStruct, ModelStruct
 from lab.backends.interface import DraftTokens, HeadBackend, NewTokens
 from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead
 from lab.config import SamplingParams
 from lab.kv_cache.storage import KVStorage
 from lab.models.dflash_head import DFlashHead
+from lab.models.dspark_head import DSparkHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.mtp_head import MTPHead
 from lab.models.state_head import StateHead
@@ -28,13 +36,10 @@ class NativeHead(NativeModel):
 
     def __init__(self, head: StateHead, context_length: int, *, rounded: bool) -> None:
         config, eagle3 = head.config.layer, isinstance(head, Eagle3Head)
-        layers = [head.decoder] if eagle3 else list(head.decoder)
-        parts = (*layers, head.lm_head) if eagle3 else (*layers, head.lm_head, head.fc)
-        self._begin(
-            [module for part in parts for module in part.modules() if isinstance(module, nn.Linear)],
-            rounded,
-        )
-        self._layers, self._vocabulary = head.layers, head.vocabulary if eagle3 else head.lm_head.out_features
+        layers, ids = [head.decoder] if eagle3 else list(head.decoder), head.target_ids.contiguous()
+        self._begin(computed(head), rounded)
+        self._layers = head.layers
+        self._alive.append(ids)
         with torch.inference_mode():
             cosine, sine = head.rotary(torch.zeros(1, dtype=torch.float32), torch.arange(context_length)[None])
         self._model = ModelStruct(
@@ -42,6 +47,7 @@ class NativeHead(NativeModel):
             heads=config.num_attention_heads,
             kv_heads=head.kv_heads,
             head_dim=head.head_dim,
+            vocabulary=head.vocabulary,
             epsilon=config.rms_norm_eps,
             scaling=layers[0].self_attn.scaling,
             rounded=self.rounded,
@@ -51,20 +57,22 @@ class NativeHead(NativeModel):
             sine=self._numbers(sine[0]),
             layer=(Layer * head.layers)(*map(self._layer, layers)),
             head=self._linear(head.lm_head),
+            target_ids=ids.data_ptr(),
             eagle3=pointer(self._own(head)) if eagle3 else None,
             dflash=None if eagle3 else pointer(self._taking_in(head)),
+            markov=pointer(self._table(head)) if isinstance(head, DSparkHead) else None,
         )
 
     def _taking_in(self, head: DFlashHead) -> DFlashStruct:
         return DFlashStruct(self._linear(head.fc), self._numbers(head.hidden_norm.weight))
 
+    def _table(self, head: DSparkHead) -> MarkovStruct:
+        pairs = head.markov_head
+        return MarkovStruct(self._numbers(pairs.markov_w1.weight), self._linear(pairs.markov_w2))
+
     def _own(self, head: Eagle3Head) -> Eagle3Struct:
-        ids = head.target_ids.contiguous()
-        self._alive.append(ids)
         return Eagle3Struct(
             hidden_norm=self._numbers(head.midlayer.hidden_norm.weight),
-            target_ids=ids.data_ptr(),
-            vocabulary=head.vocabulary,
             norm_before_residual=head.config.norm_before_residual,
             norm_output=head.config.norm_output,
         )
@@ -79,6 +87,25 @@ class NativeHead(NativeModel):
     def block_logits(self, blocks: Sequence[NewTokens], storage: KVStorage) -> torch.Tensor:
         """Logits of a DFlash head's blocks over its draft tokens, [sum of keep, draft tokens]."""
         return self.step(list(blocks), self._layers, storage)
+
+    def choose_in_turn(
+        self,
+        logits: torch.Tensor,
+        newest: torch.Tensor,
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        u: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``sample``, from the logits of a DSpark head's blocks, each token by that before it. ``newest``:
+        [sequences] int64, before each block."""
+        tokens = torch.empty(len(logits), dtype=torch.long)
+        q = torch.empty(len(logits), self._model.vocabulary, dtype=torch.float32)
+        choices, _alive = described(sampling, u)
+        given = c_void_p(logits.data_ptr()), (c_int32 * len(windows))(*windows), c_void_p(newest.data_ptr())
+        made = byref(choices), c_void_p(tokens.data_ptr()), c_void_p(q.data_ptr())
+        failed = self._library.choose_in_turn(byref(self._model), *given, len(windows), *made, threads())
+        refuse_lack_of_memory(failed)
+        return q, tokens
 
     def read(self, batch: Sequence[NewTokens], fused: torch.Tensor, storage: KVStorage) -> None:
         """Store the keys and values of new tokens. ``fused``: [tokens, hidden] float32, what the head takes in."""
@@ -124,7 +151,7 @@ class CpuHead(TorchHead):
 
 
 class CpuBlockHead(BlockHead):
-    """A DFlash or DSpark head that C computes, but for what DSpark adds to the logits."""
+    """A DFlash or DSpark head that C computes."""
 
     reads_packed_weights = True
 
@@ -138,6 +165,16 @@ class CpuBlockHead(BlockHead):
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
         return self._native.block_logits(blocks, storage)
 
+    def _one_by_one(
+        self,
+        logits: torch.Tensor,
+        newest: torch.Tensor,
+        windows: Sequence[int],
+        sampling: Sequence[SamplingParams],
+        u: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._native.choose_in_turn(logits, newest, windows, sampling, u)
+
 
 _heads: WeakKeyDictionary[StateHead, NativeHead] = WeakKeyDictionary()
 
@@ -147,9 +184,16 @@ def head_backend(head: StateHead, sample: Sample, target: NativeModel, context_l
     if isinstance(head, MTPHead):
         return TorchHead(head, sample)
     config, eagle3 = head.config.layer, isinstance(head, Eagle3Head)
-    bfloat16 = all(map(fits_bfloat16, (*head.decoder.modules(), head.lm_head, *([] if eagle3 else [head.fc]))))
-    if not bfloat16 or unlike_config(config) or config.hidden_act != "silu" or type(head.lm_head) is not nn.Linear:
+    exact = all(map(fits_bfloat16, computed(head))) and type(head.lm_head) is nn.Linear
+    narrow = isinstance(head, DSparkHead) and head.config.markov_rank % MOST_LANES
+    if not exact or narrow or unlike_config(config) or config.hidden_act != "silu":
         return TorchHead(head, sample) if eagle3 else BlockHead(head, sample)
     if head not in _heads:
         _heads[head] = NativeHead(head, context_length, rounded=target.rounded)
     return (CpuHead if eagle3 else CpuBlockHead)(head, sample, _heads[head])
+
+
+def computed(head: StateHead) -> list[nn.Linear]:
+    """The linear layers that C computes: all but the one that fuses an EAGLE-3 head's hidden states."""
+    skipped = head.fc if isinstance(head, Eagle3Head) else None
+    return [module for module in head.modules() if isinstance(module, nn.Linear) and module is not skipped]

@@ -59,7 +59,7 @@ class NativeModel:
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         body, config = model.model.model, model.model.config
         self._begin([module for module in model.model.modules() if isinstance(module, nn.Linear)], rounded)
-        self._layers, self._vocabulary = model.layers, config.vocab_size
+        self._layers = model.layers
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -69,6 +69,7 @@ class NativeModel:
             heads=model.kv_heads * model.query_groups,
             kv_heads=model.kv_heads,
             head_dim=model.head_dim,
+            vocabulary=config.vocab_size,
             epsilon=config.rms_norm_eps,
             scaling=body.layers[0].self_attn.scaling,
             rounded=self.rounded,
@@ -111,7 +112,7 @@ class NativeModel:
             MemoryError: not enough for the step's activations.
         """
         plan, slots, _alive = self._plan(batch, storage)
-        logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
+        logits = torch.empty(plan.kept, self._model.head.outputs, dtype=torch.float32)
         wanted = (c_int32 * len(tapped))(*tapped)
         if states is not None:
             plan.num_tapped, plan.tapped, plan.states = len(tapped), addressof(wanted), states.data_ptr()
@@ -148,7 +149,7 @@ class NativeModel:
         width = max(windows)
         plan, slots, _alive = self._plan(batch, storage)
         tokens = torch.empty(len(batch), width, dtype=torch.long)
-        q = torch.empty(len(batch), width, self._vocabulary, dtype=torch.float32)
+        q = torch.empty(len(batch), width, self._model.vocabulary, dtype=torch.float32)
         choices, _also_alive = described(sampling, u, width)
         if fused is not None:
             plan.fused = fused.data_ptr()

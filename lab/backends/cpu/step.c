@@ -9,156 +9,14 @@
  * summed, never on how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/backends/cpu/build.py` compiles it for the processor
- * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, sample.h,
- * rejection.h, and last the step. limits.h measures what the processor does at best.
+ * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, forward.h,
+ * sample.h, rejection.h, and last the calls that Python makes. limits.h measures what the processor does at best.
  */
 #include <stdlib.h>
 
-#include "attention.h"
-#include "rejection.h"
-#include "layers.h"
+#include "forward.h"
 #include "limits.h"
-#include "sample.h"
-
-/* A forward pass as its threads see it. The matrices are shared: [rows, ...]. */
-typedef struct {
-    const Model *model;
-    const Slots *storage; /* [layers] */
-    const Plan *plan;
-    float *x, *query, *key, *value, *inner, *logits;
-    int *claimed; /* [layers]: how many heads of attention threads have claimed */
-    int layers, failed;
-} Forward;
-
-/* The new tokens of sequence s in layer l, as KV head `head` sees them. `row`: of the first one. */
-static Task task_of(const Forward *shared, int l, int s, int head, int row) {
-    const Model *model = shared->model;
-    const Plan *plan = shared->plan;
-    const size_t d = model->head_dim, q_row = model->heads * d, kv_row = model->kv_heads * d;
-    return (Task){
-        .model = model, .slots = shared->storage + l, .head = head,
-        .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
-        .start = plan->starts[s], .count = plan->counts[s],
-        .query = shared->query + row * q_row + head * (model->heads / model->kv_heads) * d,
-        .key = shared->key + row * kv_row + head * d, .value = shared->value + row * kv_row + head * d,
-    };
-}
-
-static void attend_all(const Forward *shared, int l, float *output, Softmax *softmax) {
-    const Model *model = shared->model;
-    const Plan *plan = shared->plan;
-    for (int task; (task = claim_next(shared->claimed + l)) < plan->sequences * model->kv_heads;) {
-        const int s = task / model->kv_heads;
-        int row = 0;
-        for (int i = 0; i < s; i++) row += plan->counts[i];
-        const Task head_task = task_of(shared, l, s, task % model->kv_heads, row);
-        attend(&head_task, model->layer + l, output, softmax);
-    }
-}
-
-/* Copy what enters layer l, or leaves the one before, if that is wanted: a thread's share of the rows. */
-static void show_states(const Plan *plan, const float *x, int hidden, int l) {
-    for (int t = 0; t < plan->num_tapped; t++)
-        for (int r = share_begin(plan->rows); plan->tapped[t] == l && r < share_end(plan->rows); r++)
-            memcpy(plan->states + ((size_t)r * plan->num_tapped + t) * hidden, x + (size_t)r * hidden,
-                   hidden * sizeof(float));
-}
-
-/* The input of an EAGLE-3 head's attention: each token's embedding and hidden states, normed, side by side. */
-static void norm_both(const Forward *shared, float *normed) {
-    const Model *model = shared->model;
-    const int hidden = model->hidden;
-    for (int r = 0; r < shared->plan->rows; r++, normed += 2 * hidden) {
-        rms_norm(model->embedding + shared->plan->token_ids[r] * hidden, model->layer->attention_norm, model->epsilon,
-                 1, hidden, normed);
-        rms_norm(shared->x + (size_t)r * hidden, model->eagle3->hidden_norm, model->epsilon, 1, hidden,
-                 normed + hidden);
-    }
-}
-
-/* A thread's part of a forward pass. Every thread normalises all rows: cheaper than waiting for another's result. */
-static void forward_thread(void *argument) {
-    Forward *shared = argument;
-    const Model *model = shared->model;
-    const Plan *plan = shared->plan;
-    const int rows = plan->rows, hidden = model->hidden;
-    const size_t q_row = (size_t)model->heads * model->head_dim, group = model->heads / model->kv_heads;
-    const int intermediate = model->layer[0].gate.outputs;
-    const size_t width = model->eagle3 ? 2 * hidden : hidden;
-    const size_t inputs = width + q_row + intermediate; /* at least those of any linear layer */
-    const size_t row = (width + q_row + 2 * BLOCK + inputs / 2) * sizeof(float) + group * sizeof(Softmax);
-    float *memory = malloc(rows * row);
-    float *normed = memory, *output = normed + rows * width, *out = output + rows * q_row;
-    Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
-    Input input = {NULL, model->rounded ? (uint32_t *)(softmax + rows * group) : NULL};
-    if (!memory) __atomic_store_n(&shared->failed, 1, __ATOMIC_RELAXED);
-    barrier();
-    if (shared->failed) {
-        free(memory);
-        return;
-    }
-    for (int l = 0; l < shared->layers; l++) {
-        const Layer *layer = model->layer + l;
-        show_states(plan, shared->x, hidden, l);
-        if (model->eagle3) norm_both(shared, normed);
-        else rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
-        set_input(&input, normed, rows * width);
-        linear_layer(&layer->query, &input, rows, shared->query, 0, out);
-        linear_layer(&layer->key, &input, rows, shared->key, 0, out);
-        linear_layer(&layer->value, &input, rows, shared->value, 0, out);
-        barrier();
-        if (model->eagle3 && model->eagle3->norm_before_residual)
-            for (int r = share_begin(rows); r < share_end(rows); r++)
-                memcpy(shared->x + (size_t)r * hidden, normed + r * width + hidden, hidden * sizeof(float));
-        attend_all(shared, l, output, softmax);
-        barrier();
-        set_input(&input, shared->query, rows * q_row);
-        linear_layer(&layer->output, &input, rows, shared->x, 1, out);
-        barrier();
-        rms_norm(shared->x, layer->mlp_norm, model->epsilon, rows, hidden, normed);
-        set_input(&input, normed, (size_t)rows * hidden);
-        swiglu(layer, &input, rows, shared->inner, out);
-        barrier();
-        set_input(&input, shared->inner, (size_t)rows * intermediate);
-        linear_layer(&layer->down, &input, rows, shared->x, 1, out);
-        barrier();
-    }
-    show_states(plan, shared->x, hidden, shared->layers);
-    for (int i = 0; i < plan->kept; i++)
-        rms_norm(shared->x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
-                  normed + (size_t)i * hidden);
-    for (int i = share_begin(plan->kept); plan->last && i < share_end(plan->kept); i++)
-        memcpy(plan->last + (size_t)i * hidden,
-               model->eagle3->norm_output ? normed + (size_t)i * hidden : shared->x + (size_t)plan->keep[i] * hidden,
-               hidden * sizeof(float));
-    set_input(&input, normed, (size_t)plan->kept * hidden);
-    linear_layer(&model->head, &input, plan->kept, shared->logits, 0, out);
-    free(memory);
-}
-
-/* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if memory
-   runs out. */
-int forward(
-    const Model *model, int layers, const Slots *storage, const Plan *plan, float *logits, int threads) {
-    const int rows = plan->rows, hidden = model->hidden;
-    const size_t q_row = (size_t)model->heads * model->head_dim, kv_row = (size_t)model->kv_heads * model->head_dim;
-    const int intermediate = model->layer[0].gate.outputs;
-    float *x = malloc(rows * (hidden + q_row + 2 * kv_row + intermediate) * sizeof(float));
-    if (!x) return 1;
-    for (int r = 0; r < rows; r++)
-        memcpy(x + (size_t)r * hidden,
-               model->eagle3 ? plan->fused + (size_t)r * hidden : model->embedding + plan->token_ids[r] * hidden,
-               hidden * sizeof(float));
-    int claimed[layers];
-    memset(claimed, 0, sizeof(claimed));
-    Forward shared = {.model = model, .storage = storage, .plan = plan, .x = x, .query = x + (size_t)rows * hidden,
-                   .logits = logits, .claimed = claimed, .layers = layers};
-    shared.key = shared.query + rows * q_row, shared.value = shared.key + rows * kv_row;
-    shared.inner = shared.value + rows * kv_row;
-    run_on_threads(threads, forward_thread, &shared);
-    free(x);
-    return shared.failed;
-}
+#include "rejection.h"
 
 /* A thread's part of store_text. */
 static void store_thread(void *argument) {
@@ -245,12 +103,12 @@ int sample(
     return shared.failed;
 }
 
-/* Logits over an EAGLE-3 head's draft tokens, as logits over the target's. */
+/* Logits over a head's draft tokens, as logits over the target's. */
 static void spread(const Model *model, const float *found, int rows, float *logits) {
-    const int n = model->eagle3->vocabulary, outputs = model->head.outputs;
+    const int n = model->vocabulary, outputs = model->head.outputs;
     for (int r = 0; r < rows; r++, found += outputs, logits += n) {
         for (int i = 0; i < n; i++) logits[i] = -INFINITY;
-        for (int i = 0; i < outputs; i++) logits[model->eagle3->target_ids[i]] = found[i];
+        for (int i = 0; i < outputs; i++) logits[model->target_ids[i]] = found[i];
     }
 }
 
@@ -261,10 +119,10 @@ static void spread(const Model *model, const float *found, int rows, float *logi
 int decode_ahead(
     const Model *model, int layers, const Slots *storage, const Plan *plan, const int32_t *windows, int width,
     const Choices *choices, int64_t *tokens, float *q, int threads) {
-    const int n = model->eagle3 ? model->eagle3->vocabulary : model->head.outputs, hidden = model->hidden;
+    const int n = model->vocabulary, hidden = model->hidden;
     const int sequences = plan->sequences, height = plan->height;
     float *logits = malloc((size_t)sequences * (n + model->head.outputs + 2 * hidden) * sizeof(float));
-    float *found = model->eagle3 ? logits + (size_t)sequences * n : logits;
+    float *found = model->target_ids ? logits + (size_t)sequences * n : logits;
     float *last = logits + (size_t)sequences * (n + model->head.outputs), *fused = last + (size_t)sequences * hidden;
     int64_t *token_ids = malloc(sequences * sizeof(int64_t));
     int32_t *memory = malloc((size_t)sequences * (5 + height) * sizeof(int32_t));
@@ -277,7 +135,7 @@ int decode_ahead(
         for (int k = 0; k < num_active; k++) places[k] = active[k] * width + i;
         if (model->eagle3) step.last = last;
         failed = forward(model, layers, storage, &step, found, threads);
-        if (model->eagle3) spread(model, found, num_active, logits);
+        if (model->target_ids) spread(model, found, num_active, logits);
         failed = failed || sample(logits, num_active, n, places, choices, q, tokens, threads);
         int remaining = 0;
         for (int k = 0; k < num_active; k++) {
@@ -298,6 +156,37 @@ int decode_ahead(
                       .token_ids = token_ids, .keep = keep, .fused = fused};
     }
     free(logits), free(token_ids), free(memory);
+    return failed;
+}
+
+/* Choose the tokens of a DSpark head's blocks, windows[s] of them after newest[s], each by its logits and the table's row
+   for the token before it. logits [sum of windows, outputs], block by block; choices, tokens and q [.., vocabulary] have
+   the same indices. Returns as forward does. */
+int choose_in_turn(
+    const Model *model, const float *logits, const int32_t *windows, const int64_t *newest, int sequences,
+    const Choices *choices, int64_t *tokens, float *q, int threads) {
+    const Linear *second = &model->markov->second;
+    const int n = model->vocabulary, outputs = model->head.outputs, rank = second->inputs;
+    float *first = malloc((size_t)sequences * (rank + outputs + n) * sizeof(float));
+    float *found = first + (size_t)sequences * rank, *all = found + (size_t)sequences * outputs;
+    int32_t *places = malloc(sequences * sizeof(int32_t));
+    int failed = !first || !places;
+    for (int i = 0; !failed; i++) {
+        int rows = 0;
+        for (int s = 0, begin = 0; s < sequences; begin += windows[s++]) {
+            if (windows[s] <= i) continue;
+            const int64_t before = i ? tokens[begin + i - 1] : newest[s];
+            memcpy(first + (size_t)rows * rank, model->markov->first + before * rank, rank * sizeof(float));
+            places[rows++] = begin + i;
+        }
+        if (!rows) break;
+        failed = multiply(second, model->rounded, rows, first, found, threads);
+        for (int r = 0; r < rows && !failed; r++)
+            for (int t = 0; t < outputs; t++) found[(size_t)r * outputs + t] += logits[(size_t)places[r] * outputs + t];
+        spread(model, found, rows, all);
+        failed = failed || sample(all, rows, n, places, choices, q, tokens, threads);
+    }
+    free(first), free(places);
     return failed;
 }
 

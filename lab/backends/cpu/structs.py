@@ -24,8 +24,8 @@ class Layer(Structure):
 
 class Eagle3Struct(Structure):
     _fields_ = (
-        *((name, c_void_p) for name in ("hidden_norm", "target_ids")),
-        *((name, c_int32) for name in ("vocabulary", "norm_before_residual", "norm_output")),
+        ("hidden_norm", c_void_p),
+        *((name, c_int32) for name in ("norm_before_residual", "norm_output")),
     )
 
 
@@ -33,16 +33,22 @@ class DFlashStruct(Structure):
     _fields_ = (("fuse", Linear), ("hidden_norm", c_void_p))
 
 
+class MarkovStruct(Structure):
+    _fields_ = (("first", c_void_p), ("second", Linear))
+
+
 class ModelStruct(Structure):
     _fields_ = (
-        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "vocabulary")),
         *((name, c_float) for name in ("epsilon", "scaling")),
         ("rounded", c_int32),
         *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
         ("layer", POINTER(Layer)),
         ("head", Linear),
+        ("target_ids", c_void_p),
         ("eagle3", POINTER(Eagle3Struct)),
         ("dflash", POINTER(DFlashStruct)),
+        ("markov", POINTER(MarkovStruct)),
     )
 
 

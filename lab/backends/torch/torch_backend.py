@@ -243,35 +243,34 @@ class BlockHead(HeadBackend):
         logits = self._logits(blocks, storage)
         greedy = all(params.greedy for params in sampling)
         u = None if greedy else on_device(joined(uniforms), model.device)
-        if model.one_by_one:
-            return self._one_by_one(logits, [new.token_ids[-1] for new in batch], windows, sampling, u)
         each = [params for params, window in zip(sampling, windows, strict=True) for _ in range(window)]
-        q, chosen = self._sample(target_logits(model, logits), each, u)
+        if model.one_by_one:
+            q, chosen = self._one_by_one(logits, torch.stack([new.token_ids[-1] for new in batch]), windows, each, u)
+        else:
+            q, chosen = self._sample(target_logits(model, logits), each, u)
         drafts = zip(chosen.split(list(windows)), q.split(list(windows)), strict=True)
         return [DraftTokens(tokens, rows) for tokens, rows in drafts]
 
     def _one_by_one(
         self,
         logits: torch.Tensor,
-        newest: Sequence[torch.Tensor],
+        newest: torch.Tensor,
         windows: Sequence[int],
         sampling: Sequence[SamplingParams],
         u: torch.Tensor | None,
-    ) -> list[DraftTokens]:
-        """Draft tokens from the logits of all [sum of windows, draft tokens], each by that of the token before."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``sample``, from the logits of all blocks [sum of windows, draft tokens], each token by that before it.
+        ``newest``: [sequences], before each block."""
         model, first = self.model, [0, *accumulate(windows)]
-        last, tokens, rows = list(newest), [[] for _ in windows], [[] for _ in windows]
+        tokens = newest.new_empty(len(logits))
+        q = logits.new_empty(len(logits), model.vocabulary, dtype=torch.float32)
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
             at = [first[k] + i for k in active]
-            found = model.after(logits[at].float(), torch.stack([last[k] for k in active]))
+            found = model.after(logits[at].float(), tokens[[row - 1 for row in at]] if i else newest)
             given = None if u is None else u[at]
-            q, chosen = self._sample(target_logits(model, found), [sampling[k] for k in active], given)
-            for row, k in enumerate(active):
-                last[k] = chosen[row]
-                tokens[k].append(chosen[row])
-                rows[k].append(q[row])
-        return [DraftTokens(torch.stack(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
+            q[at], tokens[at] = self._sample(target_logits(model, found), [sampling[row] for row in at], given)
+        return q, tokens
 
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
         """[sum of keep, draft tokens]."""
