@@ -51,7 +51,7 @@ class RotatedInt4Layer(QuantisedLayer):
 @functools.cache
 def rotation(dim: int) -> torch.Tensor:
     """[dim, dim] float32, orthogonal: random signs, then Hadamard's matrix over runs of 2^k numbers, where 2^k is the
-    largest power of two that divides ``dim`` (vLLM takes no ``dim`` but a power of two)."""
+    largest power of two that divides ``dim``, as in vLLM."""
     run = dim & -dim
     hadamard = torch.ones(1, 1)
     while len(hadamard) < run:

@@ -81,7 +81,7 @@ def test_settings_become_flags() -> None:
         (replace(PAGED, kv_dtype="int4"), "per 32 numbers", "int4_per_token_head"),
         (replace(PAGED, kv_dtype="fp8"), "calibration", "fp8"),
         (replace(PAGED, kv_dtype="fp8_per_token_head"), "Triton", "fp8_per_token_head"),
-        (replace(PAGED, kv_dtype="int4_per_token_head"), "power of two", "int4_per_token_head"),
+        (replace(PAGED, kv_dtype="int4_per_token_head"), "Triton", "int4_per_token_head"),
         (replace(PAGED, block_size=8), "Blocks of 8", None),
         (replace(PAGED, num_blocks=99), "number of blocks", None),
         (replace(PAGED, eviction="priority"), "priorities", None),
