@@ -202,6 +202,22 @@ def test_one_thread_reads_for_all_and_resumes_when_the_server_is_back(
     assert vllm.asked.count("/v1/models") == 2
 
 
+@pytest.mark.parametrize("later", [60, -60])
+def test_a_server_that_is_another_from_one_reading_to_the_next_is_asked_what_it_serves(
+    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch, later: float
+) -> None:
+    """Began later, or earlier, as the next of several that answer in turn."""
+    monkeypatch.setattr(remote, "EVERY_S", 0.02)
+    queue = JobQueue()
+    watch = ServerWatch(server, queue)
+    until(lambda: watch.models == (vllm.model,))
+    vllm.model = "another"
+    vllm.started += later
+    until(lambda: watch.models == ("another",))
+    queue.close(0)
+    assert not any(message.get("problem") for message in heard(watch.channel))
+
+
 def test_metrics_are_read_even_if_models_cannot_be(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,11 +61,13 @@ class ServerWatch:
         while not self._queue.closed:
             try:
                 reading = await self._server.read()
+                if reducer.begins_anew(reading):
+                    self.models = ()
                 note = await self._ask_models()
                 message = reducer.take(reading, self.models)
                 message["say"] += note
             except LabError as error:
-                self.models = ()  # a server that comes back may serve another
+                self.models = ()
                 message = reducer.lost(time.monotonic(), str(error))
             except Exception as error:
                 log.exception("a reading could not be told")
@@ -74,8 +76,8 @@ class ServerWatch:
             await asyncio.sleep(EVERY_S)  # in full, however long the reading took: a rate over an instant says nothing
 
     async def _ask_models(self) -> str:
-        """Ask for the models until they are known. Returns why they are not: metrics may be public when models are
-        not."""
+        """Ask for the models until they are known: a server that comes back, or answers instead, may serve others.
+        Returns why they are not: metrics may be public when models are not."""
         try:
             self.models = self.models or await self._server.models()
             return "" if self.models else " It names no model, so no prompt can be sent."

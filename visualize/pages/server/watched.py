@@ -41,10 +41,14 @@ class ServerReducer:
         self._tops: deque[tuple[float, float, float]] = deque()  # of what is in view: when, requests, tokens/s
         self._anew = -math.inf  # when the counters last did not go on
 
+    def begins_anew(self, reading: ServerMetrics) -> bool:
+        """Whether the counters do not go on from those of the reading before: another server answers, or one anew."""
+        return bool(self._readings) and rates(self._readings[-1], reading).restarted
+
     def take(self, reading: ServerMetrics, models: Sequence[str]) -> Message:
         """The message of a reading, and what has happened since the previous one."""
         step = rates(self._readings[-1], reading) if self._readings else None
-        if step and step.restarted:
+        if self.begins_anew(reading):
             self._readings.clear()
             self._anew = reading.at
         self._readings.append(reading)
