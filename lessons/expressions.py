@@ -11,6 +11,8 @@ A figure of repeated runs is a list with one number per repeat. Wherever one num
 from __future__ import annotations
 
 import ast
+import itertools
+import math
 import operator
 import statistics
 import sys
@@ -77,6 +79,15 @@ def _clearly(above: Value, below: Value, more: Value, less: Value, neither: Valu
     return more if low > 1 else less if high < 1 else neither
 
 
+def _apart(above: Value, below: Value, more: Value, less: Value, neither: Value) -> Value:
+    """As ``_clearly``, by the interval of the mean difference and not of the ratio: the figures may be zero."""
+    pairs = list(zip(_numbers(above), _numbers(below), strict=True))
+    unit = max(map(abs, itertools.chain(*pairs))) or 1.0
+    found = factor_interval([math.exp((a - b) / unit) for a, b in pairs])
+    low, high = (found.value if end is None else end for end in (found.low, found.high))
+    return more if low > 1 else less if high < 1 else neither
+
+
 def _gamma(value: Value) -> int:
     gamma = number(value)
     if not 0 <= gamma <= MOST_DRAFT_TOKENS:
@@ -98,6 +109,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ratio_low": lambda above, below: _likely(above, below)[0],
     "ratio_high": lambda above, below: _likely(above, below)[1],
     "clearly": _clearly,
+    "apart": _apart,
     "ratios": _ratios,
     "highest": lambda *values: max(values, key=number),
     "lowest": lambda *values: min(values, key=number),
@@ -109,7 +121,8 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
 }
 """What an expression may call. ``ratio``: for two lists, the median of the ratios repeat by repeat; ``lowest_ratio``,
 ``highest_ratio``: the least and the greatest of these. ``ratio_low``, ``ratio_high``: the ends of the mean ratio's 95%
-interval; a difference is clear if 1 is not between them, and ``clearly`` chooses one of three texts by that.
+interval; a difference is clear if 1 is not between them, and ``clearly`` chooses one of three texts by that;
+``apart`` does by the mean difference, for figures that may be zero.
 ``ratios``: those of all repeats, to be compared with others. ``highest``, ``lowest``: the one of several figures whose
 median is that, with all its repeats. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et
 al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost. ``tree_tokens``: of so many draft tokens,

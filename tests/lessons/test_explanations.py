@@ -167,17 +167,40 @@ def test_chunks_are_said_to_help_only_where_the_repeats_agree(pauses: list[float
     assert [one for one in verdicts if one in text] == [one for one in verdicts if one.startswith(said)]
 
 
+FEWER, MORE, CLOSE = "clearly fewer requests", "That cannot last", "in time is too close to call"
+NONE = "say nothing about goodput"
+
+
 @pytest.mark.parametrize(
     ("busy", "too_busy", "said"),
     [
-        (3.0, 1.0, "fewer requests per second were answered in time"),
-        (1.0, 2.0, "hardly had time to grow"),
-        (0.0, 0.0, "No request kept"),
+        ([3.0, 2.0, 2.5], [1.0, 0.0, 0.2], FEWER),
+        ([1.0, 0.0, 1.0], [2.0, 1.3, 1.9], MORE),
+        ([1.0, 3.0, 2.0], [2.0, 1.0, 2.5], CLOSE),
+        ([0.0, 1.0, 2.0], [0.0, 2.0, 1.0], CLOSE),
+        ([0.0] * 3, [0.0] * 3, NONE),
     ],
 )
-def test_goodput_is_explained_even_where_there_is_none(busy: float, too_busy: float, said: str) -> None:
-    text = explained(21, traffic__busy__goodput=[busy] * 3, traffic__too_busy__goodput=[too_busy] * 3)
-    assert said in text
+def test_goodput_is_said_to_fall_only_where_it_clearly_does(
+    busy: list[float], too_busy: list[float], said: str
+) -> None:
+    figures = {"traffic__busy__goodput": busy, "traffic__too_busy__goodput": too_busy}
+    shares = {"traffic__busy__good_share": busy, "traffic__too_busy__good_share": too_busy}
+    text = explained(21, **figures, **shares)
+    assert [one for one in (FEWER, MORE, CLOSE, NONE) if one in text] == [said]
+
+
+@pytest.mark.parametrize(
+    ("in_chunks", "pays"), [([1.4, 1.5, 1.6], True), ([0.7, 1.2, 1.6], False), ([0.5, 0.6, 0.55], False)]
+)
+def test_the_long_prompt_pays_only_where_it_waited_longer(in_chunks: list[float], pays: bool) -> None:
+    text = explained(21, traffic__chunked__long_ttft_ms=in_chunks, traffic__whole__long_ttft_ms=[1.0] * 3)
+    assert ("it is the long prompt that pays" in text) == pays
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.5])
+def test_misses_at_the_light_load_are_called_noise(kept: float) -> None:
+    assert ("there is noise" in explained(21, traffic__light__good_share=[kept] * 3)) == (kept < 0.9)
 
 
 LARGER, SMALLER, NOISY = "gain was clearly larger with", "gain was clearly smaller with", "gained more is too close"

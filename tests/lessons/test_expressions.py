@@ -17,7 +17,13 @@ FIGURES = {
         "slow": {"ms": [8.0, 20.0, 9.0], "words": "slow"},
         "fast": {"ms": [2.0, 10.0, 3.0], "words": "fast"},
     },
-    "growth": {"spread": [2.0, 40.0, 3.0], "lengths": [1.0, 2.0, 3.0, 4.0], "ms": [2.0, 8.0, 18.0, 32.0]},
+    "none": [0.0, 0.0, 0.0],
+    "growth": {
+        "spread": [2.0, 40.0, 3.0],
+        "near": [8.0, 9.0, 8.5],
+        "lengths": [1.0, 2.0, 3.0, 4.0],
+        "ms": [2.0, 8.0, 18.0, 32.0],
+    },
     "never": [],
     "zero": 0.0,
     "x": 3,
@@ -46,6 +52,10 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("clearly(runs.fast.ms, runs.slow.ms, 'more', 'less', 'neither')", "less"),
         ("clearly(runs.slow.ms, 9, 'more', 'less', 'neither')", "neither"),  # the medians are the same
         ("clearly(runs.slow.ms, growth.spread, 'more', 'less', 'neither')", "neither"),  # 4, 0.5 and 3
+        ("apart(growth.near, none, 'more', 'less', 'neither')", "more"),
+        ("apart(none, growth.near, 'more', 'less', 'neither')", "less"),
+        ("apart(growth.spread, none, 'more', 'less', 'neither')", "neither"),
+        ("apart(none, none, 'more', 'less', 'neither')", "neither"),
         ("runs.slow.ms / runs.fast.ms", 3.0),
         ("near(growth.lengths, growth.ms, 2)", 13.0),  # with so few points, the nearest ten are all of them
         ("tokens_per_round(0.5, 2)", 1.75),
