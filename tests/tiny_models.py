@@ -150,9 +150,10 @@ def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreT
 
 def mtp_engine(*, agrees: bool = True, **limits: object) -> Engine:
     """A MiMo-like target of four layers and its MTP head. ``agrees``: the head foretells tokens more often than not,
-    since what all layers add is little beside the embedding that passes through both."""
+    since what all layers add is little beside the embedding that passes through both. Exact in bfloat16, for the
+    step in C."""
     torch.manual_seed(0)
-    config = MiMoConfig(**_LLAMA_LIKE | {"num_hidden_layers": 4})
+    config = MiMoConfig(**_LLAMA_LIKE | {"num_hidden_layers": 4, "head_dim": 16})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     found = MTPLayers.of(model, weights=False)
     with torch.no_grad():
@@ -162,6 +163,8 @@ def mtp_engine(*, agrees: bool = True, **limits: object) -> Engine:
         if agrees:
             found.layers[0].eh_proj.weight *= 0.003
             found.layers[0].eh_proj.weight[:, 48:] += 0.3 * torch.eye(48)
+        for weight in (*model.parameters(), *found.parameters()):
+            weight.copy_(weight.bfloat16().float())
     target = LanguageModel(model, "mimo")
     target.heads["mtp"] = MTPHead(model, found, "mimo")
     return new_engine(target, tokenizer(), **limits)

@@ -112,19 +112,23 @@ static Linear linear(int inputs, int outputs, int bias) {
 
 static void free_linear(Linear *linear) { free((void *)linear->weight), free((void *)linear->bias); }
 
-/* A model of random weights, its cache in one of the formats, and three sequences of which two have known tokens. */
-static void check_forward(int d, int n, int format, int block_size, int rounded, int odd) {
+enum { MODEL, EAGLE3_HEAD, MTP_HEAD, FAMILIES };
+
+/* A model of random weights or a head, its cache in one of the formats, and three sequences of which two have known
+   tokens. A head drafts the last tokens of the vocabulary. */
+static void check_forward(int family, int d, int n, int format, int block_size, int rounded, int odd) {
     enum { LAYERS = 2, HEADS = 4, KV_HEADS = 2, HIDDEN = 48, INNER = 80, SEQUENCES = 3, WIDTH = 5 };
-    const int starts[SEQUENCES] = {0, 31, 5}, counts[SEQUENCES] = {17, 2, 1}, windows[SEQUENCES] = {1, 5, 3};
+    const int starts[SEQUENCES] = {family != MODEL, 31, 5}, counts[SEQUENCES] = {17, 2, 1}, windows[SEQUENCES] = {1, 5, 3};
     const int rows = 20, context = 40, height = (context + block_size - 1) / block_size;
     const int slots = SEQUENCES * height * block_size, group = 16, groups = format == INT4 ? d / group : 1;
+    const int outputs = family == EAGLE3_HEAD ? n / 2 : n, width = family == EAGLE3_HEAD ? 2 * HIDDEN : HIDDEN;
     Layer *layers = malloc(LAYERS * sizeof(Layer));
     Slots *cache = calloc(LAYERS, sizeof(Slots));
     const int bytes = format == PLAIN ? 4 * d : format == INT8 ? d : d / 2, scale = format == INT8 ? 4 : 2;
     for (int l = 0; l < LAYERS; l++) {
         layers[l] = (Layer){
             floats(HIDDEN, 1), floats(HIDDEN, 1), l ? floats(d, 1) : NULL, l ? floats(d, 1) : NULL,
-            linear(HIDDEN, HEADS * d, 1), linear(HIDDEN, KV_HEADS * d, 0), linear(HIDDEN, KV_HEADS * d, 1),
+            linear(width, HEADS * d, 1), linear(width, KV_HEADS * d, 0), linear(width, KV_HEADS * d, 1),
             linear(HEADS * d, HIDDEN, 0), linear(HIDDEN, INNER, 1), linear(HIDDEN, INNER, 0), linear(INNER, HIDDEN, 1)};
         cache[l] = (Slots){.format = format, .group = group, .slot_bytes = (int64_t)KV_HEADS * bytes, .head_bytes = bytes,
                            .slot_scales = KV_HEADS * groups, .head_scales = groups};
@@ -134,7 +138,16 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
                 *parts[i] = calloc((size_t)slots * KV_HEADS * (i < 2 ? bytes : groups * scale), 1);
     }
     Model model = {HIDDEN, HEADS, KV_HEADS, d, n, 1e-5f, 0.25f, rounded, floats((size_t)n * HIDDEN, 1), floats(HIDDEN, 1),
-                   floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, n, 0)};
+                   floats((size_t)context * d, 1), floats((size_t)context * d, 1), layers, linear(HIDDEN, outputs, 0)};
+    Chain chain = {.norm_before_residual = odd, .norm_output = !odd};
+    int64_t *ids = malloc(outputs * sizeof(int64_t));
+    for (int i = 0; i < outputs; i++) ids[i] = n - outputs + i;
+    if (family != MODEL) {
+        chain.embedding_norm = floats(HIDDEN, 1), chain.hidden_norm = floats(HIDDEN, 1);
+        model.chain = &chain, model.target_ids = ids;
+    }
+    if (family == MTP_HEAD)
+        chain = (Chain){chain.embedding_norm, chain.hidden_norm, linear(2 * HIDDEN, HIDDEN, 0), odd, 0, 1};
     if (odd) ((float *)model.embedding)[(n - 1) * HIDDEN] = NAN;
     int32_t *tables = malloc(sizeof(int32_t) * SEQUENCES * height), *keep = malloc(sizeof(int32_t) * SEQUENCES);
     int64_t *token_ids = malloc(sizeof(int64_t) * rows), *tokens = malloc(sizeof(int64_t) * SEQUENCES * WIDTH);
@@ -142,13 +155,14 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
     for (int i = 0; i < rows; i++) token_ids[i] = i % 2 ? n - 1 : i % n;
     keep[0] = 16, keep[1] = 18, keep[2] = 19;
     Plan plan = {SEQUENCES, rows, SEQUENCES, block_size, height, starts, counts, tables, token_ids, keep};
-    float *logits = floats((size_t)SEQUENCES * n, 0), *q = floats((size_t)SEQUENCES * WIDTH * n, 0);
+    plan.fused = floats((size_t)rows * HIDDEN, 1);
+    float *logits = floats((size_t)SEQUENCES * outputs, 0), *q = floats((size_t)SEQUENCES * WIDTH * n, 0);
     REQUIRE(!forward(&model, LAYERS, cache, &plan, logits, 1 + odd), "memory");
     const Choices choices = {samplings, WIDTH, NULL};
     REQUIRE(!decode_ahead(&model, LAYERS, cache, &plan, windows, WIDTH, &choices, tokens, q, 1 + odd), "memory");
     for (int s = 0; s < SEQUENCES; s++)
         for (int i = 0; i < windows[s]; i++)
-            REQUIRE(0 <= tokens[s * WIDTH + i] && tokens[s * WIDTH + i] < n, "token %d", (int)tokens[s * WIDTH + i]);
+            REQUIRE((odd ? 0 : n - outputs) <= tokens[s * WIDTH + i] && tokens[s * WIDTH + i] < n, "token %d", (int)tokens[s * WIDTH + i]);
     plan.kept = 0;
     REQUIRE(!forward(&model, LAYERS - 1, cache, &plan, NULL, 1), "memory");
     for (int l = 0; l < LAYERS; l++) {
@@ -161,6 +175,8 @@ static void check_forward(int d, int n, int format, int block_size, int rounded,
     }
     free_linear(&model.head), free((void *)model.embedding), free((void *)model.final_norm);
     free((void *)model.cosine), free((void *)model.sine), free(layers), free(cache);
+    if (chain.join.weight) free_linear(&chain.join);
+    free((void *)chain.embedding_norm), free((void *)chain.hidden_norm), free(ids), free((void *)plan.fused);
     free(tables), free(keep), free(token_ids), free(tokens), free(logits), free(q);
 }
 
@@ -198,8 +214,11 @@ int main(void) {
         for (int d = 16; d <= 64; d *= 2)
             for (int odd = 0; odd < 2; odd++, cases++) {
                 const int n = cases % 3 ? 37 : 2 * BLOCK, block_size = (int[]){1, 3, 16}[(cases + format) % 3];
-                for (int rounded = 0; rounded <= has_bfloat16_products; rounded++)
-                    check_forward(d, n, format, block_size, rounded, odd), check_blocks(n, rounded, odd);
+                for (int rounded = 0; rounded <= has_bfloat16_products; rounded++) {
+                    for (int family = MODEL; family < FAMILIES; family++)
+                        check_forward(family, d, n, format, block_size, rounded, odd);
+                    check_blocks(n, rounded, odd);
+                }
             }
     printf("%d lanes, bfloat16 %d\n", LANES, has_bfloat16_products);
     return 0;

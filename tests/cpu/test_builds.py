@@ -20,8 +20,8 @@ from lab.backends.cpu.native_sampler import sample
 from lab.backends.interface import NewTokens
 from lab.backends.torch.sampler import draw
 from lab.util.machine_info import instructions
-from tests.cpu.test_heads import DRAWN, KINDS, assert_same_drafts, drafts_of_both
-from tests.cpu.test_native import LLAMA, llama, logits_of_both
+from tests.cpu.test_heads import CASES, DRAWN, assert_same_drafts, drafts_of_both
+from tests.cpu.test_native import llama, logits_of_both
 from tests.cpu.test_rejection import NOT_FINITE, assert_verified_as_by_torch, random_round
 from tests.pairwise import parametrize_pairwise
 
@@ -103,10 +103,10 @@ def test_every_build_gives_the_logits_of_the_reference(kv_format):
 
 
 @pytest.mark.usefixtures("flags")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "name"), CASES)
 @torch.inference_mode()
-def test_every_build_drafts_with_a_head_as_torch(kind):
-    assert_same_drafts(drafts_of_both(kind, LLAMA, (DRAWN,) * 3))
+def test_every_build_drafts_with_a_head_as_torch(kind, name):
+    assert_same_drafts(drafts_of_both(kind, name, (DRAWN,) * 3))
 
 
 @pytest.mark.parametrize("rounded", [False, True])

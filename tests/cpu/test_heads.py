@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, Qwen3Config
+from transformers import Qwen3Config
 
 from lab import SamplingParams
 from lab.backends.cpu.cpu_backend import CpuBackend
@@ -19,42 +19,49 @@ from lab.models.dflash_head import DFlashConfig, DFlashHead
 from lab.models.dspark_head import DSparkConfig, DSparkHead
 from lab.models.eagle3_head import Eagle3Config, Eagle3Head
 from lab.models.language_model import LanguageModel
+from lab.models.mtp_head import MiMoConfig, MTPHead, MTPLayers
 from lab.models.state_head import StateHead
 from tests.cpu.test_native import LLAMA, SHAPE, exact, storage_of, table
 
+BLOCK = {"block_size": 6, "mask_token_id": 7}
 KINDS = {
-    "eagle3": (Eagle3Head, Eagle3Config, {}),
-    "dflash": (DFlashHead, DFlashConfig, {"block_size": 6, "mask_token_id": 7}),
-    "dspark": (DSparkHead, DSparkConfig, {"block_size": 6, "mask_token_id": 7, "markov_rank": 32}),
+    "eagle3": (Eagle3Head, Eagle3Config, {"norm_before_residual": True}),
+    "dflash": (DFlashHead, DFlashConfig, BLOCK),
+    "dspark": (DSparkHead, DSparkConfig, BLOCK | {"markov_rank": 32}),
 }
+LAYERS = {"llama": LLAMA, "qwen3": Qwen3Config(**SHAPE), "mimo": MiMoConfig(**SHAPE)}
+CASES = [(kind, name) for kind in KINDS for name in ("llama", "qwen3")] + [("mtp", "qwen3"), ("mtp", "mimo")]
 WINDOWS = 5, 1, 3
 GREEDY, DRAWN = SamplingParams(), SamplingParams(temperature=0.8)
 SIZE = 8
 
 
-def head_of(model: LanguageModel, kind: str, layer: LlamaConfig) -> StateHead:
-    """A random one, exact in bfloat16, that drafts every other token of the vocabulary."""
-    made, config, more = KINDS[kind]
-    layer = type(layer).from_dict(
-        layer.to_dict() | {"num_hidden_layers": 1 if kind == "eagle3" else 2, "layer_types": None}
-    )
-    layer._attn_implementation = "decode_lab"
-    sizes = {"layer": layer, "draft_vocab_size": 120, "target_hidden_size": 48, "target_layers": (0, 2)}
+def head_of(model: LanguageModel, kind: str) -> StateHead:
+    """A random one, exact in bfloat16. All but an MTP head draft every other token of the vocabulary."""
     torch.manual_seed(2)
-    head = made(config(**sizes, **more), model.model.get_input_embeddings()).eval().requires_grad_(False)
-    head.d2t += torch.arange(120)
-    for weight in head.parameters():
-        if weight.ndim == 2 and weight is not head.embed_tokens.weight:
-            weight.copy_(weight.normal_(std=0.2).bfloat16().float())
+    if kind == "mtp":
+        head = MTPHead(model.model, MTPLayers.of(model.model, weights=False), "mtp").requires_grad_(False)
+        own = head.layer
+    else:
+        made, config, more = KINDS[kind]
+        layer = model.model.config.to_dict() | {"num_hidden_layers": 1 if kind == "eagle3" else 2, "layer_types": None}
+        layer = type(model.model.config).from_dict(layer)
+        layer._attn_implementation = "decode_lab"
+        sizes = {"layer": layer, "draft_vocab_size": 120, "target_hidden_size": 48, "target_layers": (0, 2)}
+        head = made(config(**sizes, **more), torch.nn.Identity()).eval().requires_grad_(False)
+        head.d2t += torch.arange(120)
+        head.embed_tokens, own = model.model.get_input_embeddings(), head
+    for weight in own.parameters():
+        weight.copy_(weight.normal_(std=0.2).bfloat16().float() if weight.ndim == 2 else weight.normal_(1, 0.1))
     return head
 
 
-def drafts_of_both(kind: str, layer: LlamaConfig, sampling: tuple[SamplingParams, ...], kv_format: str = "auto"):
+def drafts_of_both(kind: str, name: str, sampling: tuple[SamplingParams, ...], kv_format: str = "auto"):
     """Each sequence's draft tokens, by torch and in C, over a cache in which some of its text is already."""
-    model = LanguageModel(exact(LLAMA), "llama")
-    head = model.heads[kind] = head_of(model, kind, layer)
+    model = LanguageModel(exact(LAYERS[name]), name)
+    head = model.heads[kind] = head_of(model, kind)
     native_step(model).prepare(model)
-    lag, found = int(kind == "eagle3"), []
+    lag, found = int(kind in ("eagle3", "mtp")), []
     for backend in (TorchBackend(model), CpuBackend(model, NativeModel(model))):
         generator = torch.Generator().manual_seed(7)
         storage, pool = storage_of(head, kv_format, SIZE * 18), BlockPool(18, SIZE)
@@ -72,13 +79,12 @@ def drafts_of_both(kind: str, layer: LlamaConfig, sampling: tuple[SamplingParams
     return found
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("kv_format", ["auto", "int8"])
-@pytest.mark.parametrize("layer", [LLAMA, Qwen3Config(**SHAPE)], ids=["llama", "qwen3"])
 @pytest.mark.parametrize("sampling", [(GREEDY,) * 3, (DRAWN, GREEDY, replace(DRAWN, temperature=1.2))])
 @torch.inference_mode()
-def test_a_head_drafts_in_c_what_it_drafts_in_torch(kind, kv_format, layer, sampling):
-    assert_same_drafts(drafts_of_both(kind, layer, sampling, kv_format))
+def test_a_head_drafts_in_c_what_it_drafts_in_torch(kind, name, kv_format, sampling):
+    assert_same_drafts(drafts_of_both(kind, name, sampling, kv_format))
 
 
 def assert_same_drafts(found):
@@ -87,5 +93,4 @@ def assert_same_drafts(found):
     for one, other, window in zip(expected, actual, WINDOWS, strict=True):
         assert other.token_ids.tolist() == one.token_ids.tolist()
         assert len(other.token_ids) == window
-        torch.testing.assert_close(other.q, one.q, rtol=1e-3, atol=1e-5)
-        assert not other.token_ids.fmod(2).any()
+        assert (other.q - one.q).abs().sum(-1).max() < 0.01  # rounding may change a number's INT8

@@ -134,7 +134,7 @@ static inline __attribute__((always_inline)) void attend_heads(
     for (int j = 0; j < queries; j++) softmax[j] = (Softmax){-INFINITY, {0}};
     memset(output, 0, (size_t)queries * d * sizeof(float));
     float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], transposed[d * TILE_COLUMNS];
-    for (int begin = model->eagle3 ? 1 : 0; begin < stop; begin += TILE_COLUMNS) {
+    for (int begin = model->chain ? 1 : 0; begin < stop; begin += TILE_COLUMNS) {
         const int columns = stop - begin < TILE_COLUMNS ? stop - begin : TILE_COLUMNS;
         const float *key[TILE_COLUMNS], *value[TILE_COLUMNS];
         prefetch_tile(task, begin + TILE_COLUMNS);

@@ -46,15 +46,15 @@ static void show_states(const Plan *plan, const float *x, int hidden, int l) {
                    hidden * sizeof(float));
 }
 
-/* The input of an EAGLE-3 head's attention: each token's embedding and hidden states, normed, side by side. */
-static void norm_both(const Forward *shared, float *normed) {
-    const Model *model = shared->model;
+/* What the head of a chain takes in: each token's embedding and hidden states, normed, side by side. */
+static void norm_both(const Model *model, const Plan *plan, float *normed) {
+    const Chain *chain = model->chain;
     const int hidden = model->hidden;
-    for (int r = 0; r < shared->plan->rows; r++, normed += 2 * hidden) {
-        rms_norm(model->embedding + shared->plan->token_ids[r] * hidden, model->layer->attention_norm, model->epsilon,
-                 1, hidden, normed);
-        rms_norm(shared->x + (size_t)r * hidden, model->eagle3->hidden_norm, model->epsilon, 1, hidden,
-                 normed + hidden);
+    for (int r = 0; r < plan->rows; r++, normed += 2 * hidden) {
+        rms_norm(model->embedding + plan->token_ids[r] * hidden, chain->embedding_norm, model->epsilon, 1, hidden,
+                 normed + (chain->hidden_first ? hidden : 0));
+        rms_norm(plan->fused + (size_t)r * hidden, chain->hidden_norm, model->epsilon, 1, hidden,
+                 normed + (chain->hidden_first ? 0 : hidden));
     }
 }
 
@@ -66,7 +66,9 @@ static void forward_thread(void *argument) {
     const int rows = plan->rows, hidden = model->hidden;
     const size_t q_row = (size_t)model->heads * model->head_dim, group = model->heads / model->kv_heads;
     const int intermediate = model->layer[0].gate.outputs;
-    const size_t width = model->eagle3 ? 2 * hidden : hidden;
+    const Chain *chain = model->chain;
+    const int joins = chain && chain->join.weight, attends_to_both = chain && !joins;
+    const size_t width = chain ? 2 * hidden : hidden;
     const size_t inputs = width + q_row + intermediate; /* at least those of any linear layer */
     const size_t row = (width + q_row + 2 * BLOCK + inputs / 2) * sizeof(float) + group * sizeof(Softmax);
     float *memory = malloc(rows * row);
@@ -79,17 +81,23 @@ static void forward_thread(void *argument) {
         free(memory);
         return;
     }
+    if (joins) {
+        norm_both(model, plan, normed);
+        set_input(&input, normed, rows * width);
+        linear_layer(&chain->join, &input, rows, shared->x, 0, out);
+        barrier();
+    }
     for (int l = 0; l < shared->layers; l++) {
         const Layer *layer = model->layer + l;
         show_states(plan, shared->x, hidden, l);
-        if (model->eagle3) norm_both(shared, normed);
+        if (attends_to_both) norm_both(model, plan, normed);
         else rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
-        set_input(&input, normed, rows * width);
+        set_input(&input, normed, rows * (attends_to_both ? width : (size_t)hidden));
         linear_layer(&layer->query, &input, rows, shared->query, 0, out);
         linear_layer(&layer->key, &input, rows, shared->key, 0, out);
         linear_layer(&layer->value, &input, rows, shared->value, 0, out);
         barrier();
-        if (model->eagle3 && model->eagle3->norm_before_residual)
+        if (chain && chain->norm_before_residual)
             for (int r = share_begin(rows); r < share_end(rows); r++)
                 memcpy(shared->x + (size_t)r * hidden, normed + r * width + hidden, hidden * sizeof(float));
         attend_all(shared, l, output, softmax);
@@ -111,7 +119,7 @@ static void forward_thread(void *argument) {
                   normed + (size_t)i * hidden);
     for (int i = share_begin(plan->kept); plan->last && i < share_end(plan->kept); i++)
         memcpy(plan->last + (size_t)i * hidden,
-               model->eagle3->norm_output ? normed + (size_t)i * hidden : shared->x + (size_t)plan->keep[i] * hidden,
+               chain->norm_output ? normed + (size_t)i * hidden : shared->x + (size_t)plan->keep[i] * hidden,
                hidden * sizeof(float));
     set_input(&input, normed, (size_t)plan->kept * hidden);
     linear_layer(&model->head, &input, plan->kept, shared->logits, 0, out);
@@ -129,7 +137,7 @@ int forward(
     if (!x) return 1;
     for (int r = 0; r < rows; r++)
         memcpy(x + (size_t)r * hidden,
-               model->eagle3 ? plan->fused + (size_t)r * hidden : model->embedding + plan->token_ids[r] * hidden,
+               model->chain ? plan->fused + (size_t)r * hidden : model->embedding + plan->token_ids[r] * hidden,
                hidden * sizeof(float));
     int claimed[layers];
     memset(claimed, 0, sizeof(claimed));

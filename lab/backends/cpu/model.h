@@ -17,10 +17,14 @@ typedef struct {
     Linear query, key, value, output, gate, up, down;
 } Layer;
 
-typedef struct { /* what an EAGLE-3 head has besides: lab/models/eagle3_head.py. Its first position is 1 */
-    const float *hidden_norm; /* [hidden] */
+typedef struct { /* how a head that drafts in a chain takes in a token and the hidden states of the one before it:
+                    lab/models/eagle3_head.py, mtp_head.py. Its first position is 1 */
+    const float *embedding_norm, *hidden_norm; /* [hidden] */
+    Linear join;                               /* MTP: from both to what enters the layer; EAGLE-3, whose attention
+                                                  takes in both: no weights */
+    int32_t hidden_first;                      /* the hidden states are to the left of the embedding */
     int32_t norm_before_residual, norm_output;
-} Eagle3;
+} Chain;
 
 typedef struct { /* how a DFlash head takes in the target's hidden states: lab/models/dflash_head.py */
     Linear fuse;
@@ -43,7 +47,7 @@ typedef struct {
     Linear head;
     const int64_t *target_ids; /* [outputs of the head], what a head's draft tokens are in the vocabulary; NULL: this is
                                   a model of its own */
-    const Eagle3 *eagle3; /* NULL: this is no such head */
+    const Chain *chain;   /* NULL: this is no such head */
     const DFlash *dflash; /* NULL: nor one of these, and new tokens see only those before them */
     const Markov *markov; /* NULL: nor one of these */
 } Model;
@@ -66,8 +70,8 @@ typedef struct {
     const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted; if all their
                                        number, what leaves the last */
     float *states;                  /* [rows, num_tapped, hidden], that input */
-    const float *fused;             /* [rows, hidden], what an EAGLE-3 head takes in; of a DFlash head, the target's
-                                       hidden states */
+    const float *fused;             /* [rows, hidden], hidden states that a chain's head takes in; of a DFlash head,
+                                       the target's */
     float *last;                    /* [kept, hidden], what it gives back, or NULL */
 } Plan;
 

@@ -17,7 +17,7 @@ from lab.backends.cpu.native_model import (
     unlike_config,
 )
 from lab.backends.cpu.native_sampler import described
-from lab.backends.cpu.structs import DFlashStruct, Eagle3Struct, Layer, MarkovStruct, ModelStruct
+from lab.backends.cpu.structs import ChainStruct, DFlashStruct, Layer, MarkovStruct, ModelStruct
 from lab.backends.interface import DraftTokens, HeadBackend, NewTokens
 from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead
 from lab.config import SamplingParams
@@ -32,13 +32,17 @@ FEW_ROWS = 8
 
 
 class NativeHead(NativeModel):
-    """A head without a ``refusal``; positions up to ``context_length``. ``rounded``: see ``NativeModel``."""
+    """A head that C can compute (``head_backend``), beside a ``target`` whose output head it may share; positions up to
+    ``context_length``."""
 
-    def __init__(self, head: StateHead, context_length: int, *, rounded: bool) -> None:
-        config, eagle3 = head.config.layer, isinstance(head, Eagle3Head)
-        layers, ids = [head.decoder] if eagle3 else list(head.decoder), head.target_ids.contiguous()
-        self._begin(computed(head), rounded)
-        self._layers = head.layers
+    def __init__(self, head: StateHead, target: NativeModel, context_length: int) -> None:
+        config, ids, in_blocks = head.config.layer, head.target_ids.contiguous(), isinstance(head, DFlashHead)
+        layers, norm = list(head.decoder) if in_blocks else [head.decoder], head.norm
+        if isinstance(head, MTPHead):
+            layers, norm = [head.layer.mtp_block], head.layer.post_norm
+        shared = head.lm_head is target.output_head
+        self._begin([linear for linear in computed(head) if not (shared and linear is head.lm_head)], target.rounded)
+        self._layers, self.target = head.layers, target
         self._alive.append(ids)
         with torch.inference_mode():
             cosine, sine = head.rotary(torch.zeros(1, dtype=torch.float32), torch.arange(context_length)[None])
@@ -52,16 +56,27 @@ class NativeHead(NativeModel):
             scaling=layers[0].self_attn.scaling,
             rounded=self.rounded,
             embedding=self._numbers(head.embed_tokens.weight),
-            final_norm=self._numbers(head.norm.weight),
+            final_norm=self._numbers(norm.weight),
             cosine=self._numbers(cosine[0]),
             sine=self._numbers(sine[0]),
             layer=(Layer * head.layers)(*map(self._layer, layers)),
-            head=self._linear(head.lm_head),
+            head=target.packed_head if shared else self._linear(head.lm_head),
             target_ids=ids.data_ptr(),
-            eagle3=pointer(self._own(head)) if eagle3 else None,
-            dflash=None if eagle3 else pointer(self._taking_in(head)),
+            chain=None if in_blocks else pointer(self._chain(head)),
+            dflash=pointer(self._taking_in(head)) if in_blocks else None,
             markov=pointer(self._table(head)) if isinstance(head, DSparkHead) else None,
         )
+
+    def _chain(self, head: Eagle3Head | MTPHead) -> ChainStruct:
+        if isinstance(head, MTPHead):
+            layer = head.layer
+            norms = self._numbers(layer.enorm.weight), self._numbers(layer.hnorm.weight)
+            hidden_first = getattr(layer.config, "mtp_hidden_states_first", False)
+            return ChainStruct(*norms, self._linear(layer.eh_proj), hidden_first=hidden_first, norm_output=True)
+        layer, config = head.midlayer, head.config
+        norms = self._numbers(layer.input_layernorm.weight), self._numbers(layer.hidden_norm.weight)
+        own = {"norm_before_residual": config.norm_before_residual, "norm_output": config.norm_output}
+        return ChainStruct(*norms, **own)
 
     def _taking_in(self, head: DFlashHead) -> DFlashStruct:
         return DFlashStruct(self._linear(head.fc), self._numbers(head.hidden_norm.weight))
@@ -69,13 +84,6 @@ class NativeHead(NativeModel):
     def _table(self, head: DSparkHead) -> MarkovStruct:
         pairs = head.markov_head
         return MarkovStruct(self._numbers(pairs.markov_w1.weight), self._linear(pairs.markov_w2))
-
-    def _own(self, head: Eagle3Head) -> Eagle3Struct:
-        return Eagle3Struct(
-            hidden_norm=self._numbers(head.midlayer.hidden_norm.weight),
-            norm_before_residual=head.config.norm_before_residual,
-            norm_output=head.config.norm_output,
-        )
 
     def store_text(self, batch: Sequence[NewTokens], states: torch.Tensor, storage: KVStorage) -> None:
         """Store the keys and values that a DFlash head makes of hidden ``states`` [tokens, width] float32."""
@@ -116,11 +124,11 @@ class NativeHead(NativeModel):
 
 
 class CpuHead(TorchHead):
-    """An EAGLE-3 head that C computes over a cache. Without one torch computes it."""
+    """An EAGLE-3 or MTP head that C computes over a cache. Without one torch computes it."""
 
     reads_packed_weights = True
 
-    def __init__(self, model: Eagle3Head, sample: Sample, native: NativeHead) -> None:
+    def __init__(self, model: Eagle3Head | MTPHead, sample: Sample, native: NativeHead) -> None:
         super().__init__(model, sample)
         self._native = native
 
@@ -181,16 +189,14 @@ _heads: WeakKeyDictionary[StateHead, NativeHead] = WeakKeyDictionary()
 
 def head_backend(head: StateHead, sample: Sample, target: NativeModel, context_length: int) -> HeadBackend:
     """C for a head that it can compute, beside a ``target`` that it computes; torch for others."""
-    if isinstance(head, MTPHead):
-        return TorchHead(head, sample)
-    config, eagle3 = head.config.layer, isinstance(head, Eagle3Head)
+    in_blocks, config = isinstance(head, DFlashHead), head.config.layer
     exact = all(map(fits_bfloat16, computed(head))) and type(head.lm_head) is nn.Linear
     narrow = isinstance(head, DSparkHead) and head.config.markov_rank % MOST_LANES
     if not exact or narrow or unlike_config(config) or config.hidden_act != "silu":
-        return TorchHead(head, sample) if eagle3 else BlockHead(head, sample)
-    if head not in _heads:
-        _heads[head] = NativeHead(head, context_length, rounded=target.rounded)
-    return (CpuHead if eagle3 else CpuBlockHead)(head, sample, _heads[head])
+        return (BlockHead if in_blocks else TorchHead)(head, sample)
+    if head not in _heads or _heads[head].target is not target:
+        _heads[head] = NativeHead(head, target, context_length)
+    return (CpuBlockHead if in_blocks else CpuHead)(head, sample, _heads[head])
 
 
 def computed(head: StateHead) -> list[nn.Linear]:

@@ -51,6 +51,7 @@ class NativeModel:
     Attributes:
         rounded: whether inputs are rounded.
         weight_bytes: of the packed matrices.
+        output_head: of the model, and ``packed_head`` as C sees it.
 
     Raises:
         BuildError: ``step.c`` cannot be compiled here.
@@ -59,7 +60,7 @@ class NativeModel:
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         body, config = model.model.model, model.model.config
         self._begin([module for module in model.model.modules() if isinstance(module, nn.Linear)], rounded)
-        self._layers = model.layers
+        self._layers, self.output_head = model.layers, model.model.lm_head
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -78,7 +79,7 @@ class NativeModel:
             cosine=self._numbers(cosine[0]),
             sine=self._numbers(sine[0]),
             layer=layers,
-            head=self._linear(model.model.lm_head),
+            head=self._linear(self.output_head),
         )
 
     def _begin(self, linears: Sequence[nn.Linear], rounded: bool) -> None:
@@ -90,6 +91,10 @@ class NativeModel:
         self._storages: WeakKeyDictionary[KVStorage, Array[Slots]] = WeakKeyDictionary()
         numbers = sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears)
         self._weights, self.weight_bytes = PackedWeights(numbers), 2 * numbers
+
+    @property
+    def packed_head(self) -> Linear:
+        return self._model.head
 
     def step(
         self,

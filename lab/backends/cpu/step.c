@@ -133,7 +133,7 @@ int decode_ahead(
     Plan step = *plan;
     for (int i = 0; num_active && !failed; i++) {
         for (int k = 0; k < num_active; k++) places[k] = active[k] * width + i;
-        if (model->eagle3) step.last = last;
+        if (model->chain) step.last = last;
         failed = forward(model, layers, storage, &step, found, threads);
         if (model->target_ids) spread(model, found, num_active, logits);
         failed = failed || sample(logits, num_active, n, places, choices, q, tokens, threads);
@@ -146,7 +146,7 @@ int decode_ahead(
             counts[remaining] = 1;
             keep[remaining] = remaining;
             token_ids[remaining] = tokens[places[k]];
-            if (model->eagle3) memcpy(fused + (size_t)remaining * hidden, last + (size_t)k * hidden, hidden * sizeof(float));
+            if (model->chain) memcpy(fused + (size_t)remaining * hidden, last + (size_t)k * hidden, hidden * sizeof(float));
             memcpy(tables + (size_t)remaining * height, plan->tables + (size_t)s * height, height * sizeof(int32_t));
             remaining++;
         }

@@ -22,10 +22,11 @@ class Layer(Structure):
     )
 
 
-class Eagle3Struct(Structure):
+class ChainStruct(Structure):
     _fields_ = (
-        ("hidden_norm", c_void_p),
-        *((name, c_int32) for name in ("norm_before_residual", "norm_output")),
+        *((name, c_void_p) for name in ("embedding_norm", "hidden_norm")),
+        ("join", Linear),
+        *((name, c_int32) for name in ("hidden_first", "norm_before_residual", "norm_output")),
     )
 
 
@@ -46,7 +47,7 @@ class ModelStruct(Structure):
         ("layer", POINTER(Layer)),
         ("head", Linear),
         ("target_ids", c_void_p),
-        ("eagle3", POINTER(Eagle3Struct)),
+        ("chain", POINTER(ChainStruct)),
         ("dflash", POINTER(DFlashStruct)),
         ("markov", POINTER(MarkovStruct)),
     )
