@@ -8,7 +8,15 @@ from typing import Any
 import gradio as gr
 
 from visualize.assets import loader, read
+from visualize.gradio_events import QUIET
 from visualize.url_settings import Form
+
+SHOW_SETTINGS = "() => { document.body.classList.toggle('setting'); scrollTo(0, 0) }"
+
+
+def settings_button() -> None:
+    """On a phone, where the picture comes first (page.css: ``picture-first``), the button behind which settings are."""
+    gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
 
 
 class Widgets:

@@ -17,8 +17,15 @@ def test_one_switch_runs_with_and_without_speculation_side_by_side_and_both_can_
     page.click(".twice")
     expect(page.locator(".beside .lane")).to_have_count(2)  # as they are computed
     page.wait_for_selector(".faster b")
-    passes = page.inner_text(".faster")
-    assert "Target passes" in passes
+    said = page.inner_text(".faster")
+    fast, slow = (float(speed.replace(",", "")) for speed in re.findall(r"([\d,.]+) tok/s", said))
+    ratio = page.inner_text(".faster b")
+    assert ratio == (f"{fast / slow:.1f}×" if fast > 1.1 * slow else "≈ 1×"), "also above a thousand tokens per second"
+    assert re.search(r"\d+ target passes instead of \d+", said)
+    assert sorted(page.locator(".beside .lane b").all_inner_texts()) == [
+        "Speculative decoding: Draft",
+        "Speculative decoding: Off",
+    ]
     page.click("[data-close]")
     assert page.locator(".film").is_visible()
     assert page.inner_text("[data-key=pass] .value") == "1.00"
@@ -105,6 +112,12 @@ def test_on_a_phone_the_picture_comes_first_and_the_settings_behind_a_button(vis
     assert page.evaluate("scrollY") == 0
     page.click("#show-settings")
     assert page.is_visible("#prompt")
+    for other, picture in (("Compare", ".lane .piece"), ("Memory", ".sheet .readouts")):
+        link_to(page, other).click()
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector(picture)
+        assert page.locator(picture).first.bounding_box()["y"] < 700
+        assert not page.is_visible("#settings")
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,10 @@ DRAWN = """() => {
 """Records each instant that is drawn from now on."""
 
 
+CLIPPED = """() => {
+  const label = document.querySelector("[data-chart=timing] .textpoint");
+  return getComputedStyle(label).visibility !== "visible" || label.closest("[clip-path]") !== null;
+}"""
 UNVEILED = """(calm) => {
   const stage = document.querySelector(".stage");
   const charts = ["rounds", "timing"].map((name) => {
@@ -200,6 +204,7 @@ def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path)
         assert now["glyphs"] == glyphs
         lab.press("Space")
         lab.plays(False)
+    assert lab.page.evaluate(CLIPPED) is False, "the prefill's time is told whole, however far the passes are"
     step = frames[now["seq"]]["step"]
     for chart in now["charts"]:
         assert abs(chart["until"] - (step + 0.5)) < 0.01

@@ -283,14 +283,14 @@ def test_the_table_has_a_figure_for_every_column() -> None:
     ("factors", "cell", "word"),
     [
         ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"], "<b>×0.70</b>"),
-        ((0.8, 0.97, 1.2), ["0.59 to 1.62", "≈ same (n.s.)"], "unclear"),
+        ((0.8, 0.97, 1.2), ["0.59 to 1.62", "≈ same (n.s.)"], "≈ same"),
         ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"], "<b>×1.74</b>"),
         (
             (1.05, 1.3, 1.6),
             ["0.769 to 2.19", "≈ same (n.s.)"],
-            "unclear",
+            "≈ same",
         ),  # by chance, all three repeats fall on one side one time in four
-        ((1.3, 1.5), ["1.35 to 1.45", "too few repeats"], "unclear"),
+        ((1.3, 1.5), ["1.35 to 1.45", "too few repeats"], "too few<br>repeats"),
         ((1.4, 1.401), ["×1.40", "1.4 to 1.4"], "<b>×1.40</b>"),
         ((1.333,), ["×1.33", "one repeat"], "×1.33,<br>one run"),
     ],
@@ -303,8 +303,9 @@ def test_a_factor_that_may_be_chance_is_no_clear_difference(
     likely = factor_interval(factors)
     found = replace(summary, rates=factors, factors=factors, speedup=Spread.of(factors), likely_speedup=likely)
     assert faster(found) == cell
-    *_, words = bars(["reference", "a"], {"a": found})[0]
+    *_, words, gains = bars(["reference", "a"], {"a": found})[0]
     assert words["text"] == [word]
+    assert bool(gains["x"]) == (word.startswith("<b>") and cell[0] > "×1"), "only what is clearly faster is tinted"
 
 
 def test_a_race_shows_every_token_at_its_time() -> None:

@@ -28,7 +28,7 @@ bars_figure = partial(figure_of, "settings")
 
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
     """Tokens per second by setting; a setting without a run keeps its place but has no bar."""
-    bar, runs = ({"x": [], "y": [], "customdata": []} for _ in range(2))
+    bar, runs, gain = ({"x": [], "y": [], "customdata": []} for _ in range(3))
     quartiles, factors = {"x": [], "y": []}, {"x": [], "y": [], "text": []}
     edge = ROOM * max(max(summary.rates) for summary in summaries.values())
     for place, name in enumerate(names):
@@ -40,7 +40,8 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
             f"{label(name)}: {three(rate.median)} tokens/s, quartiles {three(rate.lower)} to {three(rate.upper)}, "
             f"{counted(len(summary.rates), 'run')}"
         )
-        add(bar, rate.median, place, said)
+        gains = place and summary.clear and statistics.median(summary.factors) > 1
+        add(gain if gains else bar, rate.median, place, said)
         for end in (rate.lower, rate.upper, None):
             add(quartiles, end, place)
         for one in summary.rates:
@@ -48,7 +49,7 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> Drawn:
         if summary.speedup:
             faster = _faster(summary.factors, clear=summary.clear)
             add(factors, edge, place, f"<b>{times(1)}</b>" if place == 0 else faster)
-    return [bar, quartiles, runs, factors], {
+    return [bar, quartiles, runs, factors, gain], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
         "yaxis.tickvals": list(range(len(names))),
@@ -71,7 +72,9 @@ def _faster(factors: Sequence[float], *, clear: bool) -> str:
     factor = times(statistics.median(factors))
     if len(factors) == 1:
         return f"{factor},<br>one run"  # on one line it would overlap the bars
-    return f"<b>{factor}</b>" if clear else "unclear"
+    if clear:
+        return f"<b>{factor}</b>"
+    return "≈ same" if len(factors) > 2 else "too few<br>repeats"
 
 
 CHARTS = {"bars": bars_figure, **theory.CHARTS}

@@ -8,8 +8,8 @@ that opens late can catch up. A frame is a JSON-able dict:
     seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
     head                   first frame only: prompt pieces (a special token as an object like ``tokens``, with
                            ``special``), configuration, models, the sentence for each state, the settings in words
-                           (``described``, ``short``), and whether the run is ``recorded``: read from a
-                           file, so perhaps another machine's
+                           (``described``, ``short``, and each by its name: ``settings``), and whether the run is
+                           ``recorded``: read from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, threshold?, block?, rejected?, note?, top?, bits?}], to append;
                            ``top``: the target's likeliest tokens there, [text, p]; ``bits``: the entropy there
     round                  a step's events: {drafts: [{text, q?}],
@@ -79,7 +79,7 @@ from visualize.reduce.block_map import BlockMap
 from visualize.reduce.metric_cards import PreviousRun, rows
 from visualize.reduce.narration import Narrator, limit
 from visualize.reduce.pass_times import RecomputedView, TimingView
-from visualize.reduce.settings_text import described, difference, in_short, rule_of
+from visualize.reduce.settings_text import described, difference, in_short, one_by_one, rule_of
 from visualize.reduce.verification_view import opened
 from visualize.states import LOSSY, sentences
 from visualize.text import visible
@@ -229,6 +229,7 @@ class Reducer(Fold):
             "sentences": said,
             "described": described(run.config, run.sampling),
             "short": in_short(run.config),
+            "settings": one_by_one(run.config, run.sampling),
         }
         if run.messages:
             words["chat"] = True

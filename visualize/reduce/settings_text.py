@@ -88,6 +88,14 @@ def in_short(config: Mapping[str, Any]) -> str:
     return ", ".join(_words(every_setting({**config, "num_blocks": None}, {}))) or "KV cache on"
 
 
+def one_by_one(config: Mapping[str, Any], sampling: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting that matters to a run, by name: its words and its value, to tell one run from another."""
+    had = every_setting(config, sampling)
+    names = [name for name in SETTINGS if name in had and name not in unmet(had) and name != "num_blocks"]
+    whole = {name: int(value) for name, value in had.items() if isinstance(value, float) and value.is_integer()}
+    return {name: f"{SETTINGS[name].words}: {value_in_words(name, whole.get(name, had[name]))}" for name in names}
+
+
 def _words(had: Mapping[str, Any], always: Sequence[str] = ()) -> list[str]:
     """Settings in words: those that matter to a run and are not the default, and those that are ``always`` named. Top
     tokens change only what is recorded."""

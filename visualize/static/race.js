@@ -2,7 +2,7 @@
 
 import { calm, make, onKeys, write } from "./dom.js";
 
-const LINE = 20; // pixels; compare.css
+const AHEAD = 0.9; // of the second's time: less may be scatter
 const LONG_ENOUGH = 8000; // milliseconds
 
 export class Race {
@@ -37,6 +37,8 @@ export class Race {
     this.measured = null;
     this.lanes = lanes.map((lane) => new RaceLane(lane, prompt));
     this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
+    const [first, second] = this.lanes.toSorted((one, other) => one.lasts - other.lasts);
+    first.row.classList.toggle("first", first.lasts < AHEAD * second?.lasts);
     this.legend(lanes);
     this.fit();
     this.show(0);
@@ -71,8 +73,9 @@ export class Race {
   /** Whole lines of text in every lane, as many as there is room for. */
   fit() {
     if (!this.lanes.length) return;
-    const lines = Math.floor((this.list.clientHeight / this.lanes.length - 12) / LINE);
-    this.list.style.setProperty("--text", `${Math.max(2, lines) * LINE}px`);
+    const line = parseFloat(getComputedStyle(this.lanes[0].text).lineHeight);
+    const lines = Math.floor((this.list.clientHeight / this.lanes.length - 12) / line);
+    this.list.style.setProperty("--text", `${Math.max(2, lines) * line}px`);
     for (const lane of this.lanes) lane.follow();
   }
 
@@ -151,6 +154,11 @@ class RaceLane {
     this.show(Infinity);
   }
 
+  /** Milliseconds to its last token. */
+  get lasts() {
+    return this.commits.at(-1)[0];
+  }
+
   /** Bring the newest line into view. */
   follow() {
     this.text.scrollTop = this.text.scrollHeight;
@@ -169,7 +177,8 @@ class RaceLane {
     if (this.next !== from || !this.next) this.follow();
     const over = this.shown === this.tokens;
     this.row.classList.toggle("over", over);
-    this.count.textContent = over ? `${this.tokens} in ${(this.commits.at(-1)[0] / 1000).toFixed(2)} s` : `${this.shown} of ${this.tokens}`;
+    const first = this.row.matches(".first") ? "first: " : "";
+    this.count.textContent = over ? `${first}${this.tokens} in ${(this.lasts / 1000).toFixed(2)} s` : `${this.shown} of ${this.tokens}`;
     this.done.style.width = `${(100 * this.shown) / this.tokens}%`;
   }
 }

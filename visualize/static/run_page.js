@@ -18,7 +18,8 @@ export function mount(element, gradio, setup) {
   const $ = within(element);
   const stage = createStage(element, gradio, setup);
   const { charts } = stage;
-  const covered = (name) => (stage.opened !== null && name !== "rounds") || name === absent();
+  const paired = () => $(".stage").classList.contains("compares");
+  const covered = (name) => (stage.opened !== null && name !== "rounds") || name === absent() || paired();
   const slowed = Boolean(stage.server) && !stage.inLesson();
   Object.assign(stage, { drawOwn, moved, covered, relook, slowed });
   addText(stage);

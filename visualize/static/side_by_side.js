@@ -42,9 +42,12 @@ export function addSideBySide(stage, trigger) {
   /** Both runs as they come, one after the other. */
   function stream(pictures) {
     $(".stage").classList.add("compares");
-    const lanes = pictures.map((picture, place) => ({ name: picture.head.short, mark: MARKS[place], run: picture.id, commits: commitsOf(picture) }));
-    const other = pictures[0].head.config.speculative === "off" ? "with" : "without";
-    if (!lanes[1]) lanes.push({ name: `the same ${other} speculation`, mark: MARKS[1], run: "", commits: [] });
+    const { settings, config } = pictures[0].head;
+    const other = { name: `Speculative decoding: ${config.speculative === "off" ? "on" : "Off"}`, run: "", commits: [] };
+    const [one = sentence(settings.speculative), two] = pictures[1] ? namesOf(pictures) : [];
+    const lanes = pictures.map((picture, place) => ({ name: [one, two][place], run: picture.id, commits: commitsOf(picture) }));
+    if (!lanes[1]) lanes.push(other);
+    lanes.forEach((lane, place) => (lane.mark = MARKS[place]));
     race.live({ prompt: promptOf(pictures[0]), tokens: pictures[0].head.sampling.max_tokens, lanes });
     write($(".faster"), `Computing run ${first ? 2 : 1} of 2. Then both play on one clock.`);
   }
@@ -55,7 +58,7 @@ export function addSideBySide(stage, trigger) {
     pair = pictures.map(ending).sort((one, other) => other.speed - one.speed);
     $(".faster").replaceChildren();
     $(".stage").classList.add("compares");
-    const [names, ms] = [namesOf(pair), Math.max(...pair.map(({ commits }) => commits.at(-1)[0]))];
+    const [names, ms] = [namesOf(pair.map(({ picture }) => picture)), Math.max(...pair.map(({ commits }) => commits.at(-1)[0]))];
     const lanes = pair.map(({ commits }, place) => ({ name: (pair[place].name = names[place]), mark: MARKS[place], commits }));
     race.load({ prompt: promptOf(pictures[0]), ms, lanes });
   }
@@ -65,19 +68,23 @@ export function addSideBySide(stage, trigger) {
 
   /** What a run came to: the numbers of its readouts. */
   function ending(picture) {
-    const { frames, head } = picture;
+    const { frames } = picture;
     const commits = commitsOf(picture);
     const [value, unit] = frames.findLast(({ readouts }) => readouts?.speed).readouts.speed;
     const passes = frames.filter(({ step, round }) => round && step > 0).length;
-    return { commits, speed: parseFloat(value), shown: `${value} ${unit}`, passes, settings: head.short.split(", ") };
+    return { picture, commits, speed: parseFloat(value.replaceAll(",", "")), shown: `${value} ${unit}`, passes };
   }
 
-  /** What tells two runs apart, of their settings. */
-  function namesOf([one, other]) {
-    const only = (some, rest) => some.settings.filter((words) => !rest.settings.includes(words)).join(", ");
-    const [first, second] = [only(one, other), only(other, one)];
-    return [first || (second ? `without ${second}` : "first run"), second || (first ? `without ${first}` : "second run")];
+  /** What tells two runs apart: the settings that both have and that differ. A seed does only where nothing else does. */
+  function namesOf(pictures) {
+    const [one, other] = pictures.map(({ head }) => ({ ...head.settings, target: `target: ${head.target}` }));
+    const differ = Object.keys(one).filter((name) => other[name] && other[name] !== one[name]);
+    const told = differ.length > 1 ? differ.filter((name) => name !== "seed") : differ;
+    if (!told.length) return ["First run", "Second run"];
+    return [one, other].map((settings) => sentence(told.map((name) => settings[name]).join(", ")));
   }
+
+  const sentence = (words) => words[0].toUpperCase() + words.slice(1);
 
   function conclude() {
     const [fast, slow] = pair;
@@ -85,16 +92,19 @@ export function addSideBySide(stage, trigger) {
     const clear = ratio > 1 + NOISE;
     const number = make("b", "", clear ? `${ratio.toFixed(1)}×` : "≈ 1×");
     const said = clear
-      ? `Faster: ${fast.name}, ${fast.shown} to ${slow.shown}`
-      : `Too close to call from single runs: ${fast.shown} and ${slow.shown}`;
-    const passes = `Target passes: ${fast.passes} to ${slow.passes}. One run each; Compare repeats them.`;
-    $(".faster").replaceChildren(number, make("span", "", `${said}. ${passes}`));
+      ? `${fast.name} is faster: ${fast.shown} instead of ${slow.shown}.`
+      : `Too close to call from one run each: ${fast.shown} and ${slow.shown}.`;
+    const passes = `${fast.passes} target passes instead of ${slow.passes}.`;
+    $(".faster").replaceChildren(number, make("span", "", `${said} ${passes} Compare repeats both and says how sure it is.`));
   }
 
   function close() {
     [first, stage.paired] = [null, false];
     race.stop();
+    if (!$(".stage").classList.contains("compares")) return;
     $(".stage").classList.remove("compares");
+    stage.charts.forEach((name) => stage.dirty.add(name)); // they were covered
+    stage.schedule();
   }
   $(".beside [data-close]").onclick = close;
   document.querySelector("#run")?.addEventListener("click", () => ([first, stage.paired] = [null, false])); // what comes is another run

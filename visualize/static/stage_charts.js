@@ -116,10 +116,12 @@ export function addCharts(stage) {
 
   const veiled = (plot, { x }) => x > plot.until;
 
-  /** Clip a chart's rows right of ``x``, but not its axes. What is under the veil cannot be pointed at. */
+  /** Clip a chart's rows right of ``x``, but not its axes, nor words that begin left of it. What is under the veil cannot be
+      pointed at. */
   function veil(plot, x) {
     if (plot.until === undefined) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
     plot.until = x; // where its veil begins
+    plot.classList.toggle("untold", plot.data.some(({ mode, x: at }) => mode === "text" && at?.some((one) => one > x)));
     const { range, _length: width } = plot._fullLayout.xaxis;
     const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
     for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);

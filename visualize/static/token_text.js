@@ -13,7 +13,7 @@ const LEFTWARD = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
 /** They come rounded: a verdict's to as many digits as show what was decided (lab/trace/verdict_rounding.py). */
-export const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(value) : value.toExponential());
+export const number = (value) => (value === undefined ? "" : value >= 1e-5 || value === 0 ? String(value) : value.toExponential());
 
 /** A token of the prompt, which is mostly given as its text alone. */
 export const promptToken = (given) => (typeof given === "object" ? given : { text: given, origin: "prompt" });

@@ -6,7 +6,7 @@ import gradio as gr
 
 from lab.errors import LabError
 from visualize import page_header as header
-from visualize.forms import Widgets, component
+from visualize.forms import Widgets, component, settings_button
 from visualize.gradio_events import LATEST, QUIET, REPEATED, follow, keep_address, ready, stops, turned, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.visitor_sessions import OnePerSession
@@ -32,11 +32,13 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
         return follow(tasks.begin(request.session_hash, lambda: CapstoneAttempt(queue, load, inputs.case, chosen)))
 
     header.build("Capstone")
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="picture-first"):
         with gr.Column(elem_id="controls"):
             widgets = Widgets(FORM)
             with gr.Column(elem_id="settings", elem_classes="asked"):
                 widgets.add(*FORM.names)
+            with gr.Row(elem_id="actions"):
+                settings_button()
         with gr.Column(elem_id="view"):
             view = component("pages/capstone/page", setup(), elem_id="sheet")
     values = widgets.values

@@ -11,7 +11,7 @@ from visualize import page_header as header
 from visualize.charts.base import shells
 from visualize.charts.compare_charts import CHARTS
 from visualize.example_prompts import examples
-from visualize.forms import Widgets, answering, component
+from visualize.forms import Widgets, answering, component, settings_button
 from visualize.gradio_events import QUIET, REPEATED, begins, follow, keep_address, ready, stops, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import ProgressJob
@@ -55,12 +55,13 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
         return [*folds, preset, *(gr.update(value=value) for value in shown.values())]
 
     header.build("Compare")
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="picture-first"):
         with gr.Column(elem_id="controls"):
             widgets, preset = _controls(form, draft)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
+                settings_button()
         with gr.Column(elem_id="view"):
             view = component("pages/compare/page", _setup(), value=opening(), elem_id="contest")
     values = widgets.values

@@ -6,7 +6,7 @@ import gradio as gr
 
 from lab.errors import LabError
 from visualize import page_header as header
-from visualize.forms import Widgets, component
+from visualize.forms import Widgets, component, settings_button
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.pages.deploy.deploy_report import answer
 from visualize.pages.deploy.deployment import FOLDED, FORM, OTHER, DeployInputs, from_link
@@ -25,9 +25,11 @@ def build(pages: gr.Blocks) -> None:
         return [*folds, *(gr.update(value=value) | hidden.get(name, {}) for name, value in given.items())]
 
     header.build("Deploy")
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="picture-first"):
         with gr.Column(elem_id="controls"):
             widgets = _controls()
+            with gr.Row(elem_id="actions"):
+                settings_button()
         with gr.Column(elem_id="view"):
             view = component("pages/deploy/page", {}, elem_id="sheet")
     values, controls = widgets.values, widgets.inputs

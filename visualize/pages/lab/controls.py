@@ -11,7 +11,7 @@ from lab.models.chat_template import thinking_switch
 from lab.registry import EMBEDDED, LISTED, Pair
 from lab.settings import DRAFTERS, SETTINGS
 from visualize.example_prompts import examples, listed
-from visualize.forms import Widgets
+from visualize.forms import Widgets, settings_button
 from visualize.gradio_events import LATEST, QUIET
 from visualize.pages.lab import conversation
 from visualize.pages.lab.model_badge import badge
@@ -29,8 +29,6 @@ TOLD = ("pair", "target", "prompt", "messages", "raw", "token_ids", "enable_pref
 """Controls that decide what is said of the models and of the conversation."""
 TO_END = "() => setTimeout(() => document.querySelector('#conversation ol')?.scrollTo(0, 1e6), 50)"
 """The newest turn comes into view."""
-SHOW_SETTINGS = "() => { document.body.classList.toggle('setting'); scrollTo(0, 0) }"
-"""On a phone, where the picture comes first (page.css)."""
 UNSURE_SEED = "Adaptive γ follows measured times: the same seed may give another text; leave empty for random."
 """Of the seed, where measured times decide how many draws a round uses."""
 SAYING_MORE = ("kv_dtype", "speculative", "seed", "num_speculative_tokens", "logprobs")
@@ -74,7 +72,7 @@ def build(form: Form, pairs: Mapping[str, Pair]) -> Controls:
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", elem_id="open")
-        gr.Button("Settings", elem_id="show-settings").click(None, js=SHOW_SETTINGS, **QUIET)
+        settings_button()
     with gr.Column(elem_id="settings"):
         widgets.add("system", "messages")
         turns = gr.HTML("", elem_id="conversation", visible="hidden")

@@ -10,7 +10,7 @@ from lab.memory.model_memory import ModelInfo, known_models
 from visualize import page_header as header
 from visualize.charts.base import shells
 from visualize.charts.memory_charts import CHARTS
-from visualize.forms import Widgets, component
+from visualize.forms import Widgets, component, settings_button
 from visualize.gradio_events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.memory_inputs import FORM, OTHER, MemoryInputs, from_link
 from visualize.pages.memory.hub_models import look_up
@@ -38,9 +38,11 @@ Found = dict[str, ModelInfo | str | None]
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``."""
     header.build("Memory")
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="picture-first"):
         with gr.Column(elem_id="controls"):
             controls = _controls()
+            with gr.Row(elem_id="actions"):
+                settings_button()
         with gr.Column(elem_id="view"):
             setup = {"shells": shells(CHARTS), "assumed": ASSUMED, "quality": kv_quality()}
             view = component("pages/memory/page", setup, elem_id="sheet")

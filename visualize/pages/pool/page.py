@@ -16,7 +16,7 @@ from lab.trace.recorder import BatchStep
 from visualize import page_header as header
 from visualize.charts.base import shells
 from visualize.charts.pool_charts import CHARTS
-from visualize.forms import Widgets, answering, component
+from visualize.forms import Widgets, answering, component, settings_button
 from visualize.gradio_events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
 from visualize.jobs.job_queue import JobQueue, Load
 from visualize.jobs.live_run import LiveJob
@@ -105,13 +105,14 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
         return [*widgets.unfolded(request.query_params, vars(inputs)), *_show(inputs)]
 
     header.build("Pool")
-    with gr.Row(elem_id="lab", elem_classes="staged"):
+    with gr.Row(elem_id="lab", elem_classes=["staged", "picture-first"]):
         with gr.Column(elem_id="controls"):
             widgets, preset = _controls()
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
                 reopen = gr.UploadButton("Open", elem_id="open")
+                settings_button()
         with gr.Column(elem_id="view"):
             setup = {"shells": shells(CHARTS, start=True), "rolling": [], "readouts": labels(READOUTS)}
             view = component("pages/pool/page", setup, value=opening(), server_functions=[take_away], elem_id="crowd")
