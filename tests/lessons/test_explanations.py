@@ -262,3 +262,19 @@ def test_no_time_is_taken_from_runs_that_record_distributions() -> None:
             if runs.how(name).logprobs:
                 of_time = rf"runs\.{name}\.(\w*_ms|tokens_per_second|draft_cost|pass_ratio|roofline_fraction)"
                 assert not re.search(of_time, path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize(("wide", "fits"), [(1.8, True), (9.0, False), (0.4, False)])
+def test_times_of_passes_that_contradict_the_speed_are_said_to(wide: float, fits: bool) -> None:
+    """On a busy machine: 3.5 tokens for 4 x 0.15 + 9 passes would be 0.36 times the speed."""
+    round_of_four = {"round_tokens": [3.5] * 3, "gamma": [4.0] * 3, "draft_cost": [0.15] * 3, "pass_ratio": [wide] * 3}
+    figures = {f"runs__four__{name}": values for name, values in round_of_four.items()}
+    text = explained(10, **figures, **rates(four=[1.5] * 3))
+    assert ("another than the one above" in text) != fits
+
+
+@pytest.mark.parametrize(("after", "changed"), [(0.52, False), (0.3, True)])
+def test_a_change_of_speed_is_put_down_to_acceptance_only_where_that_changed(after: float, changed: bool) -> None:
+    before, now = (measured(12, runs__draft__draft_acceptance_rate=[rate] * 3) for rate in (0.51, after))
+    see = course()[12].front.change.see.fill(now | {"before": before})
+    assert ("would be noise" in see) != changed
