@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from lessons import clock
 from lessons.course import FOLDER, Source, course
 from lessons.experiments.base import Part
 from lessons.lesson import Lesson
@@ -88,9 +89,9 @@ def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> st
 
 
 def timetables(plans: list[ClassPlan], lessons: Mapping[int, Lesson]) -> str:
-    """Markdown: how long the lessons take, and a table for each plan."""
+    """Markdown: how long the lessons take and why, and a table for each plan."""
     minutes = sum(lesson.front.minutes for lesson in lessons.values())
-    texts = [f"All {len(lessons)} lessons take {minutes} minutes, breaks not counted."]
+    texts = [f"All {len(lessons)} lessons take {minutes} minutes, breaks not counted.", clock.table(lessons.values())]
     for plan in plans:
         at, rows = 0, []
         for what, taken in plan.parts(lessons):
@@ -98,6 +99,8 @@ def timetables(plans: list[ClassPlan], lessons: Mapping[int, Lesson]) -> str:
             at += taken
         left = plan.minutes - at
         spare = f" {left} minute{'s' * (left != 1)} to spare." if left else ""
+        busy = clock.longer_when_busy(lessons[number] for number in plan.lessons)
+        spare += "" if busy is None else f" On the busy machine the runs took {busy:.0f} minutes longer."
         head = f"### {plan.title}\n\n{plan.minutes} minutes.{spare}\n\n| at | what | minutes |\n| --- | --- | --- |\n"
         texts.append(head + "\n".join(rows))
     return "\n\n".join(texts) + "\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lessons import clock
 from lessons.course import LessonError, Source, course, read
 from lessons.teaching import BEGIN, END, GUIDE, Plans, guide
 from tests.lessons.test_course import GOOD, written
@@ -87,6 +88,21 @@ def test_the_file_matches_the_page_and_plans_two_classes() -> None:
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
     assert [plan.minutes for plan in plans] == [75, 150]
+
+
+def test_a_lessons_minutes_hold_its_words_its_runs_and_its_questions() -> None:
+    for number, lesson in course().items():
+        assert set(clock.record()["calm"]["seconds"]) == {one.name for one in course().values()}
+        assert clock.needed(lesson) <= lesson.front.minutes, f"lesson {number} needs {clock.needed(lesson):.1f} minutes"
+
+
+def test_words_are_those_that_a_learner_reads(tmp_path: Path) -> None:
+    before = clock.words(read(written(tmp_path, GOOD)))
+    assert (
+        clock.words(read(written(tmp_path, GOOD.replace("## Explain", "Four words more here.\n\n## Explain"))))
+        == before + 4
+    )
+    assert clock.words(read(written(tmp_path, INSTRUCTED))) == before
 
 
 INSTRUCTED = f"""{GOOD}
