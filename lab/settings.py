@@ -214,7 +214,7 @@ ALL = (
         "kv_cache_dtype_skip_layers", "Exempt layers", "Not rounded: like 0 15, or sliding_window.",
         most_characters=200, needs=(CACHE, QUANTISED), hide=True,
     ),
-    Setting("paged", "Paged KV cache", "Off: room for the longest is reserved.", needs=(CACHE,), off=False),
+    Setting("paged", "Paged KV cache", "Off: memory for the full length is reserved.", needs=(CACHE,), off=False),
     Setting(
         "enable_prefix_caching", "Prefix caching", "Same beginnings share KV blocks.", needs=(CACHE, PAGED), off=False
     ),

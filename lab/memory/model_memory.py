@@ -142,9 +142,8 @@ def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int
     full = chosen.cache_bytes <= 0
     if full:
         yield (
-            f"The weights take {size(chosen.weight_bytes)}, {size(-chosen.cache_bytes)} more than the "
-            f"{size(chosen.usable_bytes)} that are not set aside: they do not fit. Choose weights of fewer bits, a "
-            "smaller model or a larger device."
+            f"The weights do not fit: they take {size(chosen.weight_bytes)}, and {size(chosen.usable_bytes)} are not "
+            "reserved. Choose weights of fewer bits, a smaller model or a larger GPU."
         )
     if longest > context:
         yield f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."

@@ -88,7 +88,7 @@ def test_whether_a_pair_talks_is_known_before_it_is_loaded(tmp_path: Path) -> No
     assert conversation.template_of(USED, EMBEDDED, True) is None
     assert "through its chat template" in badge("matched", pairs, "x", talks=True, templated=True)
     assert "no chat template" in badge("base", pairs, "x")
-    assert "answer no questions" in badge("matched", EMBEDDED, "x")
+    assert "do not answer questions" in badge("matched", EMBEDDED, "x")
 
 
 @pytest.mark.parametrize("messages", ["{", "5", '["x"]', '[{"role": "root", "content": ""}]', "[" * 100_001])

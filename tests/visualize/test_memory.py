@@ -208,7 +208,7 @@ def test_every_input_has_an_effect() -> None:
 def test_weights_that_do_not_fit_are_reported_and_drawn_past_the_end_of_the_device() -> None:
     large = known_models()["llama-3.1-70b"]
     nothing = MemoryInputs().deployment(large)
-    why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
+    why = "The weights do not fit: they take 131 GiB, and 72 GiB are not reserved."
     [said] = deployment_notices(large, nothing, size)
     assert said.startswith(why)
     whole = sheet(large, nothing, 32)

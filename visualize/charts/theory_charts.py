@@ -116,7 +116,7 @@ def round_columns(found: Marked) -> Drawn:
         share = one.tokens % 1  # tokens per round are a mean
         alone = int(one.tokens) * step + [(part, share * ms, f"{share:.0%} of {what}") for part, ms, what in step]
         round_parts = [*drafting, *verifying, ("other", one.round.other, OTHER)]
-        both = ((f"{mark} {one.tokens:.1f} tokens", 2.4 * i, round_parts), ("one by one", 2.4 * i + 1, alone))
+        both = ((f"{mark} {one.tokens:.1f} tokens", 2.4 * i, round_parts), ("no speculation", 2.4 * i + 1, alone))
         for name, row, boxes in both:
             at = 0.0
             for part, ms, what in boxes:

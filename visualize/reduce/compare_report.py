@@ -149,7 +149,7 @@ def _elsewhere(runs: Runs, recorded: Reference) -> list[str]:
         for name, one in others
         if not one.clear and {name, first[0]} <= known.keys()
     ]
-    unsure = [f"These repeats cannot tell; there, against {first[0]}: {', '.join(said)}."] if said else []
+    unsure = [f"Where these repeats cannot tell, it measured against {first[0]}: {', '.join(said)}."] if said else []
     return [" ".join([f"Grey bars: recorded on {recorded.label}.", *unsure])] if known.keys() & runs.keys() else []
 
 

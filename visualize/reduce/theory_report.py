@@ -86,12 +86,12 @@ def _power(curve: StepTimes) -> str:
 def _measured(name: str, plain: str, runs: Mapping[str, Sequence[Run]]) -> tuple[str, str]:
     """A setting's speed-up, and how certain it is, with the setting that it is against."""
     figure, sure = faster(summarise({plain: runs[plain], name: runs[name]})[name])
-    return figure, f"{sure}, against {plain}"
+    return figure, f"{sure} against {plain}"
 
 
 def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     speedup, sure = measured
-    expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
+    expected = f"theory {times(found.expected_speedup)}, with the cost of verifying {times(found.expected_with_pass)}"
     return [
         [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.verified)} verified"],
         [f"{found.gamma}", f"{found.rounds} of {found.passes} passes"],

@@ -19,7 +19,7 @@ const TOUR = [
   ["#speculative", "Who proposes draft tokens. Off, every token takes a forward pass of the target."],
   ["#run", "Run computes at full speed, and plays what happened slowly enough to watch."],
   [".film", "A round: draft tokens with q, one pass of the target with p, a verdict each, and the cache's slots below."],
-  [".readouts", "What it came to. After a second run, each number shows its change."],
+  [".stage:not(.opens) .readouts, .opens .opening", "A run's numbers appear here. After a second run, each shows its change."],
 ];
 
 /** ``opener``: the button that opens the help. ``about``: what the page is. ``links``: addresses by name. ``glossary``: has

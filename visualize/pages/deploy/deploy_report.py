@@ -27,7 +27,7 @@ from visualize.pages.deploy.deployment import NAMED, DeployInputs
 
 NOTHING_LEFT = (
     "vLLM does not start with a GPU's whole memory: when it asks for its share, CUDA has already taken some. Leave "
-    "some of it set aside, a few percent at least."
+    "some of it reserved, a few percent at least."
 )
 """Why vLLM would not start if nothing is set aside."""
 
@@ -63,8 +63,8 @@ def answer(inputs: DeployInputs) -> dict[str, Any]:
     rows = _rows(needed, inputs.at_once, gpus) if needed else []
     share = f"{100 - inputs.set_aside}% of the memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g})"
     of_memory = (
-        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {share}, not out of what is set "
-        "aside: less is left for the cache than is counted here."
+        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {share}, not out of what is "
+        "reserved. So less is left for the cache than is counted here."
     )
     return {
         "command": command,

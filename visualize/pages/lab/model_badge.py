@@ -35,9 +35,10 @@ def badge(pair: str, pairs: Mapping[str, Pair], prompt: str, *, talks: bool = Fa
         how = "your messages go through its chat template" if talks else completes
         return f"<p>{label}: {how}.{_sizes(chosen)}</p>"
     target, draft = (_parameters(folder) for folder in ("target", EMBEDDED_DRAFTS[pair]))
-    books = "trained on old children's books, "
-    learned = f"draft {draft} parameters: {books}" if pair == "matched" else f"{books}draft {draft}, on Python code: "
-    said = f"<p><b>{EMBEDDED_TARGET}</b> {target}, {learned}they continue stories and answer no questions.</p>"
+    books = "Trained on old children's books"
+    learned = f"{books}." if pair == "matched" else f"{books}; the draft on Python code."
+    sizes = f"{target} parameters, draft {draft}"
+    said = f"<p><b>{EMBEDDED_TARGET}</b> {sizes}. {learned} They continue stories; they do not answer questions.</p>"
     density = len(_tokenizer().encode(prompt).ids) / max(1, len(prompt))
     if len(prompt) < SHORT or density < UNLIKE:
         return said
