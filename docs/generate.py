@@ -245,7 +245,21 @@ def kv_formats() -> list[str]:
             "decode speed | by torch",
             cells(rows, *columns, ratio, "{kl[value]:.2g} ({kl[low]:.2g} to {kl[high]:.2g})", *speeds),
         ),
+        *(["", exempt_ends(found)] if exempt["formats"] else ()),
     ]
+
+
+def exempt_ends(found: Row) -> str:
+    """What it changes to leave the first and the last layer in the model's own dtype."""
+    whole = {row["kv_dtype"]: row for row in found["formats"]}
+    pairs = [(row, whole[row["kv_dtype"]]) for row in found["exempt"]["formats"]]
+    less = sorted(1 - row["kl"]["value"] / before["kl"]["value"] for row, before in pairs)
+    more = sorted(row["bytes_per_token"] / before["bytes_per_token"] - 1 for row, before in pairs)
+    layers = found["exempt"]["kv_cache_dtype_skip_layers"].replace(" ", " and ")
+    return (
+        f"With layers {layers} exempt, the KL is {less[0]:.0%} to {less[-1]:.0%} lower, for {more[0]:.0%} to "
+        f"{more[-1]:.0%} more bytes."
+    )
 
 
 @generated
