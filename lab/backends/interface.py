@@ -54,7 +54,7 @@ class NewTokens(NamedTuple):
     @property
     def stop(self) -> int:
         """The position after the last."""
-        return self.start + len(self.token_ids)
+        return self.start + self.token_ids.numel()
 
 
 class DraftTokens(NamedTuple):
@@ -85,7 +85,7 @@ class DraftRound(NamedTuple):
 
     @property
     def num_draft_tokens(self) -> int:
-        return len(self.draft.token_ids) if self.draft else 0
+        return self.draft.token_ids.numel() if self.draft else 0
 
     @property
     def has_q(self) -> bool:

@@ -89,11 +89,15 @@ class Eagle3Head(StateHead):
     def decoder(self) -> nn.Module:
         return self.midlayer
 
-    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+    def normed(self, states: torch.Tensor) -> torch.Tensor:
+        """The target's hidden states as they are fused: normed or not, as the head was trained."""
         if self.fc_norm is not None:
             parts = states.split(self.config.target_hidden_size, dim=-1)
             states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
-        return self.fc(states if self.input_norm is None else self.input_norm(states))
+        return states if self.input_norm is None else self.input_norm(states)
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.normed(states))
 
     def forward(
         self, token_ids: torch.Tensor, hidden: torch.Tensor, positions: torch.Tensor, **how: object

@@ -11,6 +11,8 @@ def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def several_on_device(lists: list[list[int]], device: torch.device) -> list[torch.Tensor]:
     """Lists of integers as int64 tensors on ``device``, all in one copy."""
+    if len(lists) == 1:
+        return [on_device(torch.tensor(lists[0], dtype=torch.long), device)]
     flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
     return list(on_device(flat, device).split([len(numbers) for numbers in lists]))
 

@@ -68,7 +68,8 @@ def drafts_of_both(kind: str, name: str, sampling: tuple[SamplingParams, ...], k
         computes, batch, states = backend.head(kind), [], []
         for known, unread in ((20, 3), (9, 1), (1, 14)):
             text = torch.randint(0, 257, (known + unread,), generator=generator)
-            rows, its = torch.randn(known + unread, head.states_width, generator=generator), table(pool, SIZE * 6)
+            rows = torch.randn(known + unread, 1 + head.states_width, generator=generator)[:, 1:]  # among other layers'
+            its = table(pool, SIZE * 6)
             if known > lag:
                 before = NewTokens(text[lag:known], lag, its, 0)
                 computes.read([before], [rows[: known - lag]], storage)

@@ -153,13 +153,15 @@ def test_drafting_in_one_call_equals_drafting_step_by_step_bit_for_bit(lengths, 
         ]
 
     storage, batch = prepared()
-    tokens, q = native.decode_ahead(batch, layers, storage, list(windows), samplings, u)
+    drafts = native.decode_ahead(
+        batch, layers, storage, windows, samplings, [some[:w] for some, w in zip(u, windows, strict=True)]
+    )
     storage, batch = prepared()
     for i in range(width):
         active = [s for s, window in enumerate(windows) if window > i]
         logits = native.step([batch[s] for s in active], layers, storage)
         p, chosen = sample(logits, [samplings[s] for s in active], u[active, i])
         for row, s in enumerate(active):
-            assert chosen[row] == tokens[s, i]
-            assert torch.equal(p[row], q[s, i])
+            assert chosen[row] == drafts[s].token_ids[i]
+            assert torch.equal(p[row], drafts[s].q[i])
             batch[s] = NewTokens(chosen[row : row + 1], batch[s].stop, batch[s].table, 1)

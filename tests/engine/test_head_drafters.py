@@ -265,7 +265,7 @@ def test_a_target_without_a_head_says_so(kind, words):
         tiny_models.engine("llama").generate("A", EngineConfig(speculative=kind))
 
 
-@pytest.mark.parametrize(("head", "part"), [(Eagle3Head, "fuse"), (MTPHead, "fuse"), (DFlashHead, "block")])
+@pytest.mark.parametrize(("head", "part"), [(Eagle3Head, "normed"), (MTPHead, "fuse"), (DFlashHead, "block")])
 def test_a_head_that_fails_is_left(labs, monkeypatch, head, part):
     lab, prompts = labs[head.kind]
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from lab.backends.cpu import native_sampler
 from lab.backends.cpu.native_head import head_backend
@@ -64,9 +63,7 @@ class CpuBackend(TorchBackend):
     ) -> list[DraftTokens]:
         if storage is None:
             return super().draft(batch, windows, sampling, uniforms, storage)
-        u = pad_sequence(uniforms, batch_first=True)
-        ahead = self._native.decode_ahead(batch, self.model.layers, storage, windows, sampling, u)
-        return [DraftTokens(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
+        return self._native.decode_ahead(batch, self.model.layers, storage, windows, sampling, uniforms)
 
     def sample(
         self, logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None

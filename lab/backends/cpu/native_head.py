@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
 from lab.backends.cpu.cpu_count import threads
 from lab.backends.cpu.native_model import (
@@ -27,8 +26,7 @@ from lab.models.dspark_head import DSparkHead
 from lab.models.eagle3_head import Eagle3Head
 from lab.models.mtp_head import MTPHead
 from lab.models.state_head import StateHead
-
-FEW_ROWS = 8
+from lab.util.device_copy import joined
 
 
 class NativeHead(NativeModel):
@@ -41,9 +39,10 @@ class NativeHead(NativeModel):
         if isinstance(head, MTPHead):
             layers, norm = [head.layer.mtp_block], head.layer.post_norm
         shared = head.lm_head is target.output_head
-        self._begin([linear for linear in computed(head) if not (shared and linear is head.lm_head)], target.rounded)
+        self._begin([linear for linear in linears(head) if not (shared and linear is head.lm_head)], target.rounded)
         self._layers, self.target = head.layers, target
         self._alive.append(ids)
+        self._fuse = self._linear(head.fc) if isinstance(head.fc, nn.Linear) else None
         with torch.inference_mode():
             cosine, sine = head.rotary(torch.zeros(1, dtype=torch.float32), torch.arange(context_length)[None])
         self._model = ModelStruct(
@@ -79,15 +78,24 @@ class NativeHead(NativeModel):
         return ChainStruct(*norms, **own)
 
     def _taking_in(self, head: DFlashHead) -> DFlashStruct:
-        return DFlashStruct(self._linear(head.fc), self._numbers(head.hidden_norm.weight))
+        return DFlashStruct(self._fuse, self._numbers(head.hidden_norm.weight))
 
     def _table(self, head: DSparkHead) -> MarkovStruct:
         pairs = head.markov_head
         return MarkovStruct(self._numbers(pairs.markov_w1.weight), self._linear(pairs.markov_w2))
 
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        """[tokens, width] -> [tokens, hidden], what an EAGLE-3 head takes in of normed ``states``."""
+        states, fused = states.contiguous(), torch.empty(len(states), self._model.hidden, dtype=torch.float32)
+        given, made = c_void_p(states.data_ptr()), c_void_p(fused.data_ptr())
+        failed = self._library.multiply(byref(self._fuse), self.rounded, len(states), given, made, threads())
+        refuse_lack_of_memory(failed)
+        return fused
+
     def store_text(self, batch: Sequence[NewTokens], states: torch.Tensor, storage: KVStorage) -> None:
         """Store the keys and values that a DFlash head makes of hidden ``states`` [tokens, width] float32."""
         plan, slots, _alive = self._plan([new._replace(keep=0) for new in batch], storage)
+        states = states.contiguous()
         plan.fused = states.data_ptr()
         where = byref(self._model), self._layers, byref(slots), byref(plan)
         refuse_lack_of_memory(self._library.store_text(*where, threads()))
@@ -146,16 +154,12 @@ class CpuHead(TorchHead):
     ) -> list[DraftTokens]:
         if storage is None:
             return super().draft(batch, states, windows, sampling, uniforms, storage)
-        u = pad_sequence(uniforms, batch_first=True)
-        ahead = self._native.decode_ahead(batch, 1, storage, windows, sampling, u, self._fused(states))
-        return [DraftTokens(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
+        return self._native.decode_ahead(batch, 1, storage, windows, sampling, uniforms, self._fused(states))
 
     def _fused(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[tokens, hidden]. A few rows are multiplied one by one: for several, torch wakes its threads and waits for
-        them, which takes milliseconds where other programs are running."""
-        rows = torch.cat(list(states))
-        few = len(rows) <= FEW_ROWS
-        return torch.stack([self.model.fuse(row) for row in rows]) if few and len(rows) else self.model.fuse(rows)
+        """[tokens, hidden]."""
+        rows = joined(states)
+        return self.model.fuse(rows) if isinstance(self.model, MTPHead) else self._native.fuse(self.model.normed(rows))
 
 
 class CpuBlockHead(BlockHead):
@@ -168,7 +172,7 @@ class CpuBlockHead(BlockHead):
         self._native = native
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
-        self._native.store_text(batch, torch.cat(list(states)), storage)
+        self._native.store_text(batch, joined(states), storage)
 
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
         return self._native.block_logits(blocks, storage)
@@ -190,7 +194,7 @@ _heads: WeakKeyDictionary[StateHead, NativeHead] = WeakKeyDictionary()
 def head_backend(head: StateHead, sample: Sample, target: NativeModel, context_length: int) -> HeadBackend:
     """C for a head that it can compute, beside a ``target`` that it computes; torch for others."""
     in_blocks, config = isinstance(head, DFlashHead), head.config.layer
-    exact = all(map(fits_bfloat16, computed(head))) and type(head.lm_head) is nn.Linear
+    exact = all(map(fits_bfloat16, linears(head))) and type(head.lm_head) is nn.Linear
     narrow = isinstance(head, DSparkHead) and head.config.markov_rank % MOST_LANES
     if not exact or narrow or unlike_config(config) or config.hidden_act != "silu":
         return (BlockHead if in_blocks else TorchHead)(head, sample)
@@ -199,7 +203,6 @@ def head_backend(head: StateHead, sample: Sample, target: NativeModel, context_l
     return (CpuBlockHead if in_blocks else CpuHead)(head, sample, _heads[head])
 
 
-def computed(head: StateHead) -> list[nn.Linear]:
-    """The linear layers that C computes: all but the one that fuses an EAGLE-3 head's hidden states."""
-    skipped = head.fc if isinstance(head, Eagle3Head) else None
-    return [module for module in head.modules() if isinstance(module, nn.Linear) and module is not skipped]
+def linears(head: StateHead) -> list[nn.Linear]:
+    """The linear layers of a head."""
+    return [module for module in head.modules() if isinstance(module, nn.Linear)]

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedConfig
 
 from lab.backends.cpu.build import BuildError, library
@@ -24,7 +25,7 @@ from lab.backends.cpu.structs import (
     pack,
     packed_size,
 )
-from lab.backends.interface import NewTokens
+from lab.backends.interface import DraftTokens, NewTokens
 from lab.config import SamplingParams
 from lab.kv_cache.attention_metadata import side_by_side
 from lab.kv_cache.storage import KVStorage
@@ -130,23 +131,19 @@ class NativeModel:
         batch: list[NewTokens],
         layers: int,
         storage: KVStorage,
-        windows: list[int],
+        windows: Sequence[int],
         sampling: Sequence[SamplingParams],
-        u: torch.Tensor,
+        uniforms: Sequence[torch.Tensor],
         fused: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> list[DraftTokens]:
         """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
         which the last is not fed back. Equivalent to that many calls of ``step`` and
         ``lab.backends.torch.sampler.sample``.
 
         Args:
             sampling: one per sequence.
-            u: [sequences, longest window] float64 in [0, 1).
-            fused: [tokens, hidden] float32, what an EAGLE-3 head takes in.
-
-        Returns:
-            [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Values
-            past a sequence's window are undefined.
+            uniforms: [windows[s]] float64 in [0, 1) for each sequence.
+            fused: [tokens, hidden] float32, what a head that drafts in a chain takes in.
 
         Raises:
             MemoryError: see ``step``.
@@ -155,18 +152,19 @@ class NativeModel:
         plan, slots, _alive = self._plan(batch, storage)
         tokens = torch.empty(len(batch), width, dtype=torch.long)
         q = torch.empty(len(batch), width, self._model.vocabulary, dtype=torch.float32)
-        choices, _also_alive = described(sampling, u, width)
+        drawn = None if all(params.greedy for params in sampling) else padded(uniforms)
+        choices, _also_alive = described(sampling, drawn, width)
         if fused is not None:
             plan.fused = fused.data_ptr()
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
         failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads())
         refuse_lack_of_memory(failed)
-        return tokens, q
+        return [DraftTokens(tokens[s, :window], q[s, :window]) for s, window in enumerate(windows)]
 
     def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[PlanStruct, Array[Slots], object]:
         """The plan of a step, the slots it writes to, and the objects to keep alive until it is done."""
-        counts = [len(new.token_ids) for new in batch]
+        counts = [new.token_ids.numel() for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))
             tables, block_size = [array("i", [i]) for i in range(len(batch))], max(counts)
@@ -220,6 +218,11 @@ class NativeModel:
         tensor = tensor.detach().float().contiguous()
         self._alive.append(tensor)
         return tensor.data_ptr()
+
+
+def padded(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Rows of numbers as one tensor, the shorter ones padded with 0."""
+    return rows[0] if len(rows) == 1 else pad_sequence(list(rows), batch_first=True)
 
 
 def _pointer(tensor: torch.Tensor) -> c_void_p:

@@ -1,7 +1,8 @@
 """Sampling and rejection sampling in C: ``lab.backends.torch``'s ``sampler`` and ``rejection_sampler``."""
 
 from collections.abc import Sequence
-from ctypes import byref, c_void_p
+from ctypes import Array, addressof, byref, c_float, c_void_p
+from itertools import chain
 
 import torch
 
@@ -54,39 +55,41 @@ def verify(logits: torch.Tensor, rounds: Sequence[DraftRound]) -> list[Verificat
         MemoryError: not enough for a round's distributions.
     """
     alive: list[object] = [logits := logits.contiguous()]
-    p, q = torch.ones(2, len(logits), dtype=torch.float32)
-    structs = (RoundStruct * len(rounds))()
-    evidence, figures, top = [[torch.empty(0)] * len(rounds) for _ in range(3)]
-    for i, (round, struct) in enumerate(zip(rounds, structs, strict=True)):
+    rows, vocabulary = logits.shape
+    p, q, structs = (c_float * rows)(), (c_float * rows)(), (RoundStruct * len(rounds))()
+    written: list[list[Array[c_float]]] = [[] for _ in rounds]
+    for round, struct, numbers in zip(rounds, structs, written, strict=True):
         struct.sampling, struct.u = _as_struct(round.sampling), _pointer(round.uniforms, alive)
+        if draft := round.draft:
+            struct.num_draft_tokens, struct.draft_tokens = round.num_draft_tokens, _pointer(draft.token_ids, alive)
+            struct.q = None if draft.q is None else _pointer(draft.q, alive)
+            if round.is_sampled and round.method != "standard":
+                struct.method = list(METHODS).index(round.method)
+                struct.evidence = _room(2 * struct.num_draft_tokens, numbers)
+            if round.sampling.logprobs:
+                struct.logprobs = min(round.sampling.logprobs, vocabulary)
+                figures = (2 + 3 * struct.logprobs) * FIGURES + 1
+                struct.figures = _room(struct.num_draft_tokens * figures, numbers)
         if round.top_tokens:
-            top[i] = torch.zeros(top_size(round))
-            struct.top_tokens, struct.top = round.top_tokens, _pointer(top[i], alive)
-        if not round.draft:
-            continue
-        struct.num_draft_tokens, struct.draft_tokens = round.num_draft_tokens, _pointer(round.draft.token_ids, alive)
-        struct.q = None if round.draft.q is None else _pointer(round.draft.q, alive)
-        if round.is_sampled and round.method != "standard":
-            evidence[i] = torch.zeros(2 * round.num_draft_tokens)
-            struct.method, struct.evidence = list(METHODS).index(round.method), _pointer(evidence[i], alive)
-        if round.sampling.logprobs:
-            struct.logprobs = min(round.sampling.logprobs, logits.shape[1])
-            figures[i] = torch.zeros(
-                struct.num_draft_tokens * ((2 + 3 * struct.logprobs) * FIGURES + 1), dtype=torch.float32
-            )
-            struct.figures = _pointer(figures[i], alive)
+            struct.top_tokens, struct.top = round.top_tokens, _room(top_size(round), numbers)
     verdicts = (VerdictStruct * len(rounds))()
-    given, made = c_void_p(logits.data_ptr()), (c_void_p(p.data_ptr()), c_void_p(q.data_ptr()))
-    if library().verify(given, logits.shape[1], byref(structs), len(rounds), byref(verdicts), *made, threads()):
+    made = byref(verdicts), byref(p), byref(q)
+    if library().verify(c_void_p(logits.data_ptr()), vocabulary, byref(structs), len(rounds), *made, threads()):
         raise MemoryError("a round's distributions do not fit in memory")
-    p, q, first, found = p.tolist(), q.tolist(), 0, []
-    for round, verdict, *more in zip(rounds, verdicts, evidence, figures, top, strict=True):
+    first, found = 0, []
+    for round, verdict, more in zip(rounds, verdicts, written, strict=True):
         tokens = round.draft.token_ids.tolist() if round.draft else []
         last = first + len(tokens)
         numbers = [*tokens, *p[first:last], *q[first:last], verdict.accepted, verdict.next_token, verdict.p_next]
-        found.append(read_verification([*numbers, *(number for some in more for number in some.tolist())], round))
+        found.append(read_verification([*numbers, *chain(*more)], round))
         first = last + 1
     return found
+
+
+def _room(count: int, written: list[Array[c_float]]) -> int:
+    """The address of room for ``count`` numbers, which is put behind what is ``written`` already."""
+    written.append((c_float * count)())
+    return addressof(written[-1])
 
 
 def _as_struct(sampling: SamplingParams) -> Sampling:
