@@ -10,6 +10,8 @@ from pathlib import Path
 from lab.cli.arguments import Parser, path
 from lab.errors import LabError
 from lab.util.stdio import print_notes, print_utf8
+from lessons.mistakes.exercise import check, numbered, write_starter
+from lessons.mistakes.mistake import MISTAKES
 
 CHOICES = {
     "kv_dtype": str,
@@ -84,9 +86,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _exercise(options: argparse.Namespace) -> int:
-    from lessons.mistakes.exercise import check, numbered, write_starter  # torch takes seconds
-    from lessons.mistakes.mistake import MISTAKES
-
     if options.number is None:
         if options.check:
             raise LabError("--check needs the exercise's number, as in: exercise 3 --check FILE.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parent
 HOLE = "raise NotImplementedError"
@@ -71,6 +71,13 @@ class Mistake:
         indent = self.fault[: len(self.fault) - len(self.fault.lstrip(" "))]
         lines = [f"# {line}" for line in self.hole.replace(". ", ".\n").splitlines()]
         return self.sample.replace(self.fault, "".join(f"{indent}{line}\n" for line in [*lines, HOLE]))
+
+
+class HiddenTest(NamedTuple):
+    """A hidden test and what it found wrong; empty: nothing."""
+
+    test: str
+    problem: str
 
 
 def _read() -> dict[str, Mistake]:

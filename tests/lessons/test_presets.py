@@ -17,6 +17,7 @@ from lessons.experiments.batches import Batches
 from lessons.experiments.caches import Formats
 from lessons.experiments.counts import Turns
 from lessons.experiments.growth_experiments import Growth
+from lessons.experiments.invariance import Company
 from lessons.experiments.kept import Kept
 from lessons.experiments.noise import Noise
 from lessons.experiments.numerics import EightBits, Temperatures
@@ -53,6 +54,8 @@ def shortened(experiment: Experiment) -> Experiment:
             return experiment.model_copy(update={"tokens": 52})
         case Formats():
             return experiment.model_copy(update={"texts": 2, "tokens": 16})
+        case Company():
+            return experiment.model_copy(update={"tokens": FEW})
         case Turns():
             return experiment.model_copy(update={"turns": min(experiment.turns, 6)})
         case Temperatures():
