@@ -92,6 +92,13 @@ def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
     assert_verified_as_by_torch(torch.cat([logits for logits, *_ in made]), [round for *_, round in made])
 
 
+@pytest.mark.parametrize("method", ["standard", "block", "typical"])
+def test_one_draft_probability_that_is_not_finite_is_enough_for_a_draw_from_p(method):
+    generator = torch.Generator().manual_seed(0)
+    made = [random_round(generator, 1, 20, SAMPLINGS[1], "broken", method) for _ in range(50)]
+    assert_verified_as_by_torch(torch.cat([logits for logits, *_ in made]), [round for *_, round in made])
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     window=st.integers(1, 5),

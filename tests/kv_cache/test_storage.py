@@ -61,6 +61,7 @@ def test_slots_are_read_in_the_dtype_of_the_model_one_by_one_or_as_a_slice(kv_fo
 @settings(max_examples=100)
 @given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
 @example(Int4Layer, [-8.0, 7.5, 0.0, 0.0], 0)  # a number half-way between the last step and one too many
+@example(Int4Layer, [-8.0, 7.9, 0.0, 0.0], 0)  # and one beyond it
 def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
     """The scale that counts is the stored one, after its own rounding."""
     x = torch.tensor([numbers], dtype=torch.float32) * 2.0**power
