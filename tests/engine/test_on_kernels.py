@@ -78,10 +78,10 @@ def test_windows_sinks_and_softcaps_give_the_tokens_of_the_reference(monkeypatch
     """Layers with windows and such without have blocks of their own; the window slides as tokens come."""
     attended = counted(monkeypatch, attend_kernel, "attend")
     config = replace(PAGED, kv_dtype=kv_dtype, speculative="ngram", kv_cache_dtype_skip_layers="1")
-    runs = []
+    few, runs = replace(SAMPLING, max_tokens=5), []
     for kernels in ("triton", "reference"):
         lab = new_engine(windowed(kind), tiny_models.tokenizer(), kernels=kernels)
-        runs.append([it.result() for it in [lab.submit(text, config, SAMPLING) for text in ("A king and a king", "A")]])
+        runs.append([it.result() for it in [lab.submit(text, config, few) for text in ("A king and a king", "A")]])
     assert attended[0] > 0
     assert not any(of(run, FellBack) for run in runs[0])
     assert [run.token_ids for run in runs[0]] == [run.token_ids for run in runs[1]]
@@ -95,10 +95,11 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
     configs = [replace(PAGED, enable_prefix_caching=True, speculative=kind) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, PROMPT + " and no son", "Once"]
     engine = on_kernels(max_num_batched_tokens=33)
-    requests = [engine.submit(*asked, SAMPLING) for asked in zip(prompts, configs, strict=True)]
-    requests += engine.prepare(PROMPT, configs[0], SAMPLING, continuations=2)()
+    few = replace(SAMPLING, max_tokens=5)
+    requests = [engine.submit(*asked, few) for asked in zip(prompts, configs, strict=True)]
+    requests += engine.prepare(PROMPT, configs[0], few, continuations=2)()
     runs = [request.result() for request in requests]
-    alone = [reference.generate(run.prompt, PAGED, SAMPLING).token_ids for run in runs]
+    alone = [reference.generate(run.prompt, PAGED, few).token_ids for run in runs]
     assert [run.token_ids for run in runs] == alone
     assert engine.occupancy().live == 0
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import runpy
+import subprocess
+import sys
 import threading
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -166,12 +172,24 @@ def test_a_file_that_cannot_be_tested_ends_in_a_sentence(text: str, said: str, t
     assert "\n" not in str(refused.value)
 
 
+def here(command: list[str], **how: object) -> subprocess.CompletedProcess[str]:
+    """In place of ``subprocess.run``: ``python -m`` in this process, where torch and the models are."""
+    out = io.StringIO()
+    with redirect_stdout(out), patch.object(sys, "argv", command[2:]):
+        runpy.run_module(command[2], run_name="__main__")
+    return subprocess.CompletedProcess(command, 0, out.getvalue(), "")
+
+
 @pytest.mark.slow
-def test_a_file_is_checked_in_a_process_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
+def test_a_file_is_checked_in_a_process_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write_starter(numbered(4), tmp_path)
     assert main(["exercise", "4", "--check", str(file)]) == 1
     assert capsys.readouterr().out.count("It crashes: NotImplementedError") == 2
     file.write_text(file.read_text().replace(HOLE, SOLUTIONS["ratio"][0]))
+    monkeypatch.setattr("lessons.mistakes.exercise.subprocess.run", here)
     assert main(["exercise", "4", "--check", str(file)]) == 0
     assert capsys.readouterr().out.count("✓") == 2
 
