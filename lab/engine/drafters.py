@@ -200,6 +200,7 @@ class Drafters:
 
     def __init__(self, target: Backend, draft: Backend | None, cache: KVCache | None) -> None:
         self._target, self._draft, self._cache = target, draft, cache
+        self._dtype = target.model.dtype
         self._shared: dict[tuple[object, ...], Drafter] = {}
         self._assigned: WeakKeyDictionary[Sequence, Drafter] = WeakKeyDictionary()
 
@@ -256,7 +257,7 @@ class Drafters:
         layers = sorted({layer for config in configs for layer in config.target_layers})
         rows = sum(_num_rows(one, round) for one, round in zip(scheduled, drafted.rounds, strict=True))
         model, width = self._target.model, len(layers) * configs[0].target_hidden_size
-        return Taps(layers, torch.empty(rows, width, dtype=model.dtype, device=model.device))
+        return Taps(layers, torch.empty(rows, width, dtype=self._dtype, device=model.device))
 
     def read(
         self,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -169,9 +170,12 @@ class DFlashDrafter(HeadDrafter):
         if not count:
             return PassCost()
         stored = self._storage.slot_bytes(range(self.head.layers)) if self._storage else 0
-        weights = sum(weight.numel() for weight in self.head.text_weights)
         each = 2 if self._backend.reads_packed_weights else self.head.dtype.itemsize
-        return PassCost(each * weights + count * stored, 2 * count * weights)
+        return PassCost(each * self._text_weights + count * stored, 2 * count * self._text_weights)
+
+    @functools.cached_property
+    def _text_weights(self) -> int:
+        return sum(weight.numel() for weight in self.head.text_weights)
 
 
 HEAD_DRAFTERS = {"eagle3": ChainDrafter, "mtp": ChainDrafter, "dflash": DFlashDrafter, "dspark": DFlashDrafter}

@@ -157,7 +157,7 @@ class TorchHead(HeadBackend):
     """An EAGLE-3 or MTP head computed by torch; ``sample`` draws its tokens."""
 
     def __init__(self, model: Eagle3Head | MTPHead, sample: Sample) -> None:
-        self.model, self._sample = model, sample
+        self.model, self._sample, self._target_logits = model, sample, TargetLogits(model)
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
         self._forward(batch, [self.model.fuse(some) for some in states], storage)
@@ -181,7 +181,7 @@ class TorchHead(HeadBackend):
             active = [k for k, window in enumerate(windows) if window > i]
             last = self._forward([batch[k] for k in active], [hidden[k] for k in active], storage)
             u = None if draws is None else torch.stack([draws[k][i] for k in active])
-            q, chosen = self._sample(target_logits(model, model.logits(last)), [sampling[k] for k in active], u)
+            q, chosen = self._sample(self._target_logits(model.logits(last)), [sampling[k] for k in active], u)
             fed_back = model.fed_back(last)
             for row, k in enumerate(active):
                 token, new, state = chosen[row : row + 1], batch[k], fed_back[row : row + 1]
@@ -209,7 +209,7 @@ class BlockHead(HeadBackend):
     """A DFlash or DSpark head computed by torch; ``sample`` draws its tokens."""
 
     def __init__(self, model: DFlashHead, sample: Sample) -> None:
-        self.model, self._sample = model, sample
+        self.model, self._sample, self._target_logits = model, sample, TargetLogits(model)
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
         device = self.model.device
@@ -247,7 +247,7 @@ class BlockHead(HeadBackend):
         if model.one_by_one:
             q, chosen = self._one_by_one(logits, torch.stack([new.token_ids[-1] for new in batch]), windows, each, u)
         else:
-            q, chosen = self._sample(target_logits(model, logits), each, u)
+            q, chosen = self._sample(self._target_logits(logits), each, u)
         drafts = zip(chosen.split(list(windows)), q.split(list(windows)), strict=True)
         return [DraftTokens(tokens, rows) for tokens, rows in drafts]
 
@@ -269,7 +269,7 @@ class BlockHead(HeadBackend):
             at = [first[k] + i for k in active]
             found = model.after(logits[at].float(), tokens[[row - 1 for row in at]] if i else newest)
             given = None if u is None else u[at]
-            q[at], tokens[at] = self._sample(target_logits(model, found), [sampling[row] for row in at], given)
+            q[at], tokens[at] = self._sample(self._target_logits(found), [sampling[row] for row in at], given)
         return q, tokens
 
     def _logits(self, blocks: list[NewTokens], storage: KVStorage) -> torch.Tensor:
@@ -296,10 +296,19 @@ def _slots(table: BlockTable, positions: torch.Tensor) -> torch.Tensor:
     return blocks[positions // size] * size + positions % size
 
 
-def target_logits(head: StateHead, found: torch.Tensor) -> torch.Tensor:
-    """Logits over the head's draft tokens, as logits over the target's: [rows, vocabulary] float32."""
-    found = found.float()
-    return found.new_full((len(found), head.vocabulary), -torch.inf).index_copy_(1, head.target_ids, found)
+class TargetLogits:
+    """From logits over a head's draft tokens to logits over the target's."""
+
+    def __init__(self, head: StateHead) -> None:
+        self._vocabulary, self._ids = head.vocabulary, head.target_ids
+        self._all = self._ids.tolist() == [*range(head.vocabulary)]
+
+    def __call__(self, found: torch.Tensor) -> torch.Tensor:
+        """[rows, draft tokens] -> [rows, vocabulary] float32."""
+        found = found.float()
+        if self._all:
+            return found
+        return found.new_full((len(found), self._vocabulary), -torch.inf).index_copy_(1, self._ids, found)
 
 
 class PackedStep(NamedTuple):
