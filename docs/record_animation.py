@@ -1,8 +1,8 @@
 """The README's moving picture, recorded from the running page: ``python -m docs.record_animation``.
 
-Starts the app, makes one run with speculative decoding, then steps through its rounds phase by phase with the arrow
-key, as a person would, and writes a WebP animation of what Chromium showed. Needs ``requirements-test.txt`` and a
-Chromium.
+Starts the app, which opens on a recorded run (``docs.record_opening``), steps through its rounds phase by phase with
+the arrow key, as a person would, and writes a WebP animation of what Chromium showed. Needs
+``requirements-test.txt`` and a Chromium.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
-from urllib.parse import urlencode
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -29,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 WINDOW = {"width": 1360, "height": 860}
 WIDTH = 1000
 """Pixels of the animation; the window is scaled down to it."""
-SETTINGS = {"prompt": "Once upon a time", "max_tokens": 48, "seed": 7, "run": 1, "speed": "real"}
 START_SECONDS = 300
 
 
@@ -62,14 +60,13 @@ def wait_for(url: str) -> None:
 
 
 def frames(url: str, count: int) -> list[Image.Image]:
-    """Pictures of the page at ``count`` phases after the prefill of a run."""
+    """Pictures of the page at ``count`` phases after the prefill of its recording."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=ensure_chromium.find(), args=["--no-sandbox"])
         page = browser.new_page(viewport=WINDOW, color_scheme="light")
-        page.goto(f"{url}/?{urlencode(SETTINGS)}")
-        page.locator(".stage[data-run]:not([data-run=''])").wait_for()
-        page.locator("body.running").wait_for(state="detached", timeout=60_000)
-        page.wait_for_timeout(1_000)
+        page.goto(url)
+        page.locator(".opening .badge").wait_for()
+        page.locator("[data-chart=rounds] .main-svg").first.wait_for()
         page.evaluate("document.activeElement?.blur()")
         page.keyboard.press("Home")
         page.keyboard.press("Shift+ArrowRight")
@@ -86,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Record and write the animation."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs/running.webp")
-    parser.add_argument("--frames", type=int, default=34)
+    parser.add_argument("--frames", type=int, default=31, help="31: three rounds")
     parser.add_argument("--milliseconds", type=int, default=450, help="how long each frame is shown")
     options = parser.parse_args(arguments)
     with app() as url:
@@ -95,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
             for picture in frames(url, options.frames)
         ]
     shown = [options.milliseconds] * len(rest) + [3 * options.milliseconds]
-    first.save(options.out, save_all=True, append_images=rest, duration=shown, loop=0, quality=70, method=6)
+    first.save(options.out, save_all=True, append_images=rest, duration=shown, loop=0, quality=58, method=6)
     print(f"{options.out} was written: {len(rest) + 1} frames, {options.out.stat().st_size / 1e6:.2f} MB.")
 
 

@@ -91,7 +91,7 @@ def _measured(name: str, plain: str, runs: Mapping[str, Sequence[Run]]) -> tuple
 
 def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     speedup, sure = measured
-    expected = f"theory {times(found.expected_speedup)}, with the cost of verifying {times(found.expected_with_pass)}"
+    expected = f"theory {times(found.expected_speedup)}, with verify cost {times(found.expected_with_pass)}"
     return [
         [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.verified)} verified"],
         [f"{found.gamma}", f"{found.rounds} of {found.passes} passes"],

@@ -73,7 +73,7 @@ export function mount(element, gradio, setup) {
     const { state, tokens, wanted, blocks, found, preempted } = row;
     const notes = [blocks && counted(blocks, "block"), found && `${found} found`, preempted && `${preempted}× preempted`].filter(Boolean);
     chip.count.textContent = `${tokens}/${wanted}`;
-    chip.notes.textContent = notes.join(" ");
+    chip.notes.textContent = notes.join(" · ");
     chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
     chip.button.dataset.state = state;
     chip.button.title = [
