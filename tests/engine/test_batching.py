@@ -53,7 +53,7 @@ def test_tokens_are_the_same_alone_and_in_a_batch(architecture, name):
             num_speculative_tokens=1 + i,
             early_exit_layer=1 + i % 2,
         )
-        asked.append((prompt, config, SamplingParams(max_tokens=12 + 4 * i, ignore_eos=True)))
+        asked.append((prompt, config, SamplingParams(max_tokens=8 + 3 * i, ignore_eos=True)))
     plain = replace(CONFIGS[name], enable_prefix_caching=False)
     alone = [lab.generate(prompt, plain, sampling).token_ids for prompt, _, sampling in asked]
     requests = []
