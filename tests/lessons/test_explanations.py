@@ -278,3 +278,14 @@ def test_a_change_of_speed_is_put_down_to_acceptance_only_where_that_changed(aft
     before, now = (measured(12, runs__draft__draft_acceptance_rate=[rate] * 3) for rate in (0.51, after))
     see = course()[12].front.change.see.fill(now | {"before": before})
     assert ("would be noise" in see) != changed
+
+
+@pytest.mark.parametrize(("high", "misses"), [(0.98, True), (1.02, False)])
+def test_an_interval_that_misses_the_truth_is_said_to(high: float, misses: bool) -> None:
+    text = explained(22, noise__resampled__same_low=0.94, noise__resampled__same_high=high)
+    assert ("misses the truth, which is one" in text) == misses
+
+
+@pytest.mark.parametrize(("cost", "decides"), [(0.25, True), (0.03, False)])
+def test_a_head_that_costs_less_than_its_layer_decides_nothing(cost: float, decides: bool) -> None:
+    assert ("Here cost decides as well" in explained(13, runs__head__draft_cost=[cost] * 3)) == decides
