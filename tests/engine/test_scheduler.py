@@ -61,6 +61,15 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
             assert event.tokens == last.kv_tokens
 
 
+def test_a_prompt_in_the_cache_needs_no_room_of_its_own():
+    """Two requests of eight blocks each, seven of which they share, run at once in a pool of fifteen."""
+    lab, prompt = engine(), text(16)
+    config = replace(CACHED, num_blocks=15)
+    lab.generate(prompt, config, GREEDY)
+    runs = drain([lab.submit(prompt, config, GREEDY) for _ in range(2)])
+    assert [of(run, Admitted)[0].running for run in runs] == [1, 2]
+
+
 def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
     """It ends its sequences and frees their blocks; shared blocks stay in the cache."""
     lab, prompt = engine(), text(9)
