@@ -13,7 +13,9 @@ from lab.backends.torch.sampler import distribution
 from lab.load import new_engine
 from lab.measure.interval import g_test
 from lab.trace.events import Proposed
+from tests.engine import test_recurrent
 from tests.engine.test_acceptance import REJECT_BELOW, redraws_from_p
+from tests.engine.test_windows import windowed
 from tests.scripted_model import ScriptedBlockHead, ScriptedHead, ScriptedMarkovHead, ScriptedModel
 from tests.tiny_models import tokenizer
 
@@ -121,3 +123,8 @@ def test_rounds_of_block_verification_share_no_random_numbers(monkeypatch, metho
     engine.generate(tokenizer().decode([0, 1]), config, SamplingParams(max_tokens=40, temperature=1.0, seed=1))
     assert len(used) > 40
     assert (len(set(used)) < len(used)) == used_again
+
+
+def test_engine_follows_a_target_whose_window_is_shorter_than_the_text():
+    engine = new_engine(windowed("mistral"), tokenizer(), max_num_seqs=200)
+    assert test_recurrent.p_value(engine) > REJECT_BELOW
