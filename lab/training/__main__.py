@@ -156,9 +156,10 @@ class Recipe:
         return {name: restore(head, self.work / f"{name}.pt") for name, head in empty.items()}
 
     def _new_eagle3(self) -> StateHead:
-        target = self._target().cpu()
-        tokens = eagle3.frequent_tokens(self.tokens, target.config.vocab_size, eagle3.DRAFT_VOCABULARY)
-        return eagle3.new_head(target, tokens)
+        target = self._target()
+        parts = self._mixture(target, "samples.npy")
+        tokens = eagle3.frequent_tokens(parts, target.config.vocab_size, eagle3.DRAFT_VOCABULARY)
+        return eagle3.new_head(target.cpu(), tokens)
 
     def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: Any) -> None:
         print(f"training {name}", flush=True)

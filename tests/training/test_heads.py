@@ -115,7 +115,9 @@ def test_anchors_leave_a_token_before_them_and_a_block_after(length, count):
 
 
 def test_the_draft_vocabulary_is_what_is_written_most():
-    assert frequent_tokens(np.array([5, 5, 5, 1, 1, 3, 2, 2], np.uint16), 8, 3).tolist() == [1, 2, 5]
+    books, samples = np.array([5, 5, 5, 1, 1, 3, 2, 2], np.uint16), np.array([3, 3], np.uint16)
+    assert frequent_tokens([(books, 1.0)], 8, 3).tolist() == [1, 2, 5]
+    assert frequent_tokens([(books, 0.5), (samples, 0.5)], 8, 2).tolist() == [3, 5]
 
 
 def test_both_dialects_are_the_same_head(target, head, tmp_path):
