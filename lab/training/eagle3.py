@@ -25,7 +25,7 @@ from lab.training.distillation import TEMPERATURE, TV_WEIGHT
 from lab.training.training import Loss, Parts
 
 DRAFT_VOCABULARY = 2560
-"""Of the target's 4,096 tokens: 0.98 of those that it writes are among them. All 4,096 would add a quarter to the head's
+"""Of the target's 4,096 tokens: 0.98 of what it writes are among them. All 4,096 would add a quarter to the head's
 weights, which each draft token reads."""
 STEPS = 3
 STEP_WEIGHTS = (1.0, 0.8, 0.64, 0.512)
