@@ -81,5 +81,5 @@ def _rest(lesson: Lesson) -> float:
 
 
 def _found(state: str) -> str:
-    """What the look at the machine found, without its verdict."""
+    """The findings of the look at the machine, without its verdict."""
     return record()[state]["found"].partition(": ")[2].partition(". ")[0].rstrip(".")

@@ -84,6 +84,11 @@ def read_head_config(given: dict[str, Any], target: LanguageModel, name: str) ->
         target_hidden_size=given.get("target_hidden_size") or layer.hidden_size,
     )
     own = target.model.config.get_text_config(decoder=True)
+    if target.own_attention or getattr(own, "altup_num_inputs", 1) > 1:
+        raise UnsupportedModelError(
+            f"{name} reads the hidden states between the target's layers, and those of {target.name} are not at hand "
+            "here: it has its own attention, or several states a token. Choose a draft model for it, or n-gram lookup."
+        )
     for what, its, targets in (
         ("hidden states of size", config.target_hidden_size, own.hidden_size),
         ("a vocabulary of", layer.vocab_size, own.vocab_size),

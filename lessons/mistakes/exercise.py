@@ -103,7 +103,7 @@ def _answer(mistake: Mistake, file: Path) -> str | list[HiddenTest]:
 
 
 def _called(mistake: Mistake) -> list[str]:
-    """What the tests call of what a file defines."""
+    """The functions and classes of a file that the tests call."""
     defined = {getattr(line, "name", "") for line in ast.parse(mistake.sample).body}
     return sorted({"Cache", "speculate", "verify"} & defined)
 

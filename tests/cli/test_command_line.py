@@ -169,7 +169,7 @@ def test_fit_agrees_with_the_calculator(shell: Shell) -> None:
     ("asked", "word"),
     [
         (["llama-3.1-8b"], ""),
-        (["llama-3.1-70b"], "141,107,412,992 B, 63,798,001,664 B more"),
+        (["llama-3.1-70b"], "141,107,412,992 B, and 77,309,411,328 B"),
         (["llama-3.1-8b", "--gpu", "l4", "--longest", "131072"], "131,072 tokens"),
         (["gpt-2"], "1,024 positions"),
     ],

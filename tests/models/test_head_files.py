@@ -23,6 +23,7 @@ from lab.models.loader import load_model
 from lab.models.state_head import StateHead
 from lab.training import dflash  # noqa: F401 -- its attention, which computes a head without the engine
 from tests import tiny_models
+from tests.engine.test_windows import windowed
 
 HIDDEN, VOCABULARY, DRAFT, LAYERS = 48, tiny_models.VOCABULARY, 100, 5
 FLAT = {
@@ -456,6 +457,12 @@ def test_a_head_that_does_not_fit_is_refused_in_two_sentences(tmp_path, monkeypa
         load(make(tmp_path / "head"), target)
     assert str(caught.value).rstrip(")").count(". ") >= 1
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["gemma3n_text", "gemma4_text", "bloom"])
+def test_a_head_beside_a_target_that_shows_no_hidden_states_is_refused(tmp_path, kind):
+    with pytest.raises(LabError, match="Choose a draft model"):
+        load(saved(tmp_path, RAW, tensors()), windowed(kind))
 
 
 def test_a_head_that_is_nowhere_is_refused(target, tmp_path, monkeypatch):

@@ -156,7 +156,7 @@ class RaceLane {
 
   /** Milliseconds to its last token. */
   get lasts() {
-    return this.commits.at(-1)[0];
+    return this.commits.at(-1)?.[0] ?? Infinity;
   }
 
   /** Bring the newest line into view. */

@@ -42,7 +42,7 @@ class ServerReducer:
         self._anew = -math.inf  # when the counters last did not go on
 
     def begins_anew(self, reading: ServerMetrics) -> bool:
-        """Whether the counters do not go on from those of the reading before: another server answers, or one anew."""
+        """True if the counters do not go on from those of the reading before: another server answers, or one anew."""
         return bool(self._readings) and rates(self._readings[-1], reading).restarted
 
     def take(self, reading: ServerMetrics, models: Sequence[str]) -> Message:
