@@ -234,7 +234,7 @@ def kv_formats() -> list[str]:
     columns = "{kv_dtype}", "{bytes_per_token:,}", "{key_error:.2%}", "{value_error:.2%}", "{perplexity:.2f}"
     ratio = "{perplexity_ratio[low]:.4f} to {perplexity_ratio[high]:.4f}"
     speeds = (
-        f"×{{{ratio}[value]:.2f}} ({{{ratio}[low]:.2f}} to {{{ratio}[high]:.2f}})"
+        f"{{{ratio}[value]:.2f}}× ({{{ratio}[low]:.2f}} to {{{ratio}[high]:.2f}})"
         for ratio in ("speed[default][ratio]", "speed[reference][ratio]")
     )
     return [

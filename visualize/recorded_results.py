@@ -66,8 +66,8 @@ def kv_quality() -> list[list[str]]:
             f"{row['bytes_per_token']:,}",
             _within({end: 100 * (value - 1) for end, value in row["perplexity_ratio"].items()}, "{:+.2f}%"),
             _within(row["kl"], "{:.2g}"),
-            _within(row["speed"]["default"]["ratio"], "×{:.2f}"),
-            _within(row["speed"]["reference"]["ratio"], "×{:.2f}"),
+            _within(row["speed"]["default"]["ratio"], "{:.2f}×"),
+            _within(row["speed"]["reference"]["ratio"], "{:.2f}×"),
         ]
         for name, row in named
     ]

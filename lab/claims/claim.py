@@ -40,7 +40,7 @@ Kind = Literal["measured", "formula", "claimed"]
 class Number(NamedTuple):
     """One number, unrounded. An infinite one says that there is none.
 
-    ``unit``: "×" is written before the number, any other after it; for "%" the number is a share. ``low``, ``high``:
+    ``unit``: "×" and "%" are written right after the number, which for "%" is a share; any other after a space. ``low``, ``high``:
     the ends of its interval, over repeats or over texts.
     """
 

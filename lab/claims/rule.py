@@ -30,7 +30,7 @@ class Value(float):
 
     def __format__(self, spec: str) -> str:
         if spec == "×":
-            return f"×{self}"
+            return f"{self}×"
         if spec == "%":
             return "no percentage" if math.isinf(self) else f"{100 * float(self):.3g}%".replace("-", "−")
         return float.__format__(self, spec or (",.0f" if abs(self) >= 100 else ".3g"))

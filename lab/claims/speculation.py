@@ -185,7 +185,7 @@ def promised(
     xs = tuple(i / 48 for i in range(49))
     series = (
         *(Series(name, xs, tuple(best_speedup(x, cost) for x in xs), "formula") for name, cost in costs.items()),
-        *(Series(f"claimed, ×{ratio:g}", (0.0, 1.0), (ratio, ratio), "claimed") for ratio in claimed),
+        *(Series(f"claimed, {ratio:g}×", (0.0, 1.0), (ratio, ratio), "claimed") for ratio in claimed),
     )
     return Figures(
         {**by_kind(found), **(fixed or {}), **needed},

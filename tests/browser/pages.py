@@ -321,9 +321,7 @@ class Lab:
 
     def ratio(self, readout: str) -> float:
         """The ratio to the previous run that a readout shows in small print."""
-        return float(
-            re.search(r"([\d.]+)×|×([\d.]+)", self.page.inner_text(f"[data-key={readout}] .was")).group().strip("×")
-        )
+        return float(re.search(r"([\d.]+)×", self.page.inner_text(f"[data-key={readout}] .was"))[1])
 
     @property
     def running(self) -> bool:

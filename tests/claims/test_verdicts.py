@@ -258,7 +258,7 @@ def decided(name: str, *numbers: Number) -> ClaimResult:
     ],
 )
 def test_repeats_on_both_sides_of_a_limit_give_no_verdict(repeats, word) -> None:
-    """int8-speed holds from ×0.9 to ×1.1 after every text."""
+    """int8-speed holds from 0.9× to 1.1× after every text."""
     assert decided("int8-speed", median("at_16", *repeats), median("at_768", 1.0, 1.02, 0.99)).word == word
 
 
@@ -301,7 +301,7 @@ def test_a_group_describes_the_values_in_its_range() -> None:
     group.least, group.most = 1.5, 4
     assert (group.met, group.all, group.any, group.straddles) == ([16], False, True, True)
     assert (group.low, group.high, group.best, group.start, group.end) == (1, 5, 32, 1, 5)
-    assert (group.shown, group.by_length) == ("1, 2, 5", "×1 after 8, ×2 after 16, ×5 after 32")
+    assert (group.shown, group.by_length) == ("1, 2, 5", "1× after 8, 2× after 16, 5× after 32")
     assert group.rises
     assert group.settled is None
     group.most = 9
@@ -319,5 +319,5 @@ def test_a_rule_sees_numbers_and_groups_and_nothing_else() -> None:
         let={"double": "2 * a"},
         words={"word": [["a > 9", "large"], ["", "small"]]},
     )
-    assert rule({"a": 3.0}) == ClaimResult("holds", "small: ×6")
-    assert rule({"a": 0.5}) == ClaimResult("fails", "small: ×1", "50%")
+    assert rule({"a": 3.0}) == ClaimResult("holds", "small: 6×")
+    assert rule({"a": 0.5}) == ClaimResult("fails", "small: 1×", "50%")

@@ -137,7 +137,7 @@ def test_checks_continue_past_one_that_fails_and_end_with_one_that_crashes(monke
     assert list(last["checked"]) == ["good", "bad", "better"]
     assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
     row = last["checked"]["good"]
-    assert row["numbers"] == [["a number", "×2.5", "measured", ""]]
+    assert row["numbers"] == [["a number", "2.5×", "measured", ""]]
     assert (row["verdict"], row["why"], row["needs"]) == ("fails", "Why.", "This.")
     assert (last["running"], last["progress"]) == (False, "")
     assert "now" not in last

@@ -47,7 +47,7 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert quartiles["x"][0] < bar["x"][0] < quartiles["x"][1]
     assert bar["customdata"][0].endswith(", 3 runs")
     assert so_far(made("cache", repeats=1))["charts"]["bars"]["columns"][0]["customdata"][0].endswith(", 1 run")
-    assert words["text"][0] == "<b>×1.00</b>"
+    assert words["text"][0] == "<b>1.00×</b>"
     assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
 
@@ -101,16 +101,16 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     assert line["y"][half] == 1.5
     assert all(y is None or y >= 1 for y in line["y"])
     line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
-    assert names["text"] == ["×1", MARKS[1], MARKS[2]]
+    assert names["text"] == ["1×", MARKS[1], MARKS[2]]
     assert min(names["x"]) > 8  # to the right of a mark at the last gamma, not behind it
     assert line["y"][:3] == [1, 1, None]
     assert whiskers["x"][::3] == marks["x"] == [2, 4]
     assert whiskers["y"][0] <= marks["y"][0] <= whiskers["y"][1]
     a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
-    drawn = line["y"][3 + 9 + 3]  # gamma 4 of the second curve: after the line at ×1 and the first curve
+    drawn = line["y"][3 + 9 + 3]  # gamma 4 of the second curve: after the line at 1× and the first curve
     assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
     line, names, whiskers, marks = found["charts"]["gains"]["columns"]
-    assert names["text"] == ["×1", "γ 1", "γ 2", "γ 4", "γ 8"]
+    assert names["text"] == ["1×", "γ 1", "γ 2", "γ 4", "γ 8"]
     assert (line["x"][:3], line["y"][:3]) == ([0, 1, None], [1, 1, None])
     assert whiskers["x"][::3] == marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
     assert whiskers["y"] == found["charts"]["speedup"]["columns"][2]["y"]

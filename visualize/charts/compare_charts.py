@@ -20,7 +20,7 @@ ROOM = 1.5
 
 def times(ratio: float) -> str:
     """A speed-up in the notation used everywhere."""
-    return f"×{three(ratio)}"
+    return f"{three(ratio)}×"
 
 
 bars_figure = partial(figure_of, "settings")

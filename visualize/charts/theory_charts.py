@@ -28,7 +28,7 @@ GAMMAS = (1, 2, 4, 8)
 POINTS = 50
 """Points per curve, less one."""
 OTHER = "verdict, sampling and all else"
-EVEN = "×1"
+EVEN = "1×"
 """The name of the line where nothing is gained or lost."""
 
 Marked = Mapping[str, Speculated]
@@ -154,7 +154,7 @@ def speedup_columns(found: Marked) -> Drawn:
         ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
         curves.add(list(range(1, widest + 1)), ys, mark)
         tops += [*ys, one.speedup.upper]
-    curves.names["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name ×1
+    curves.names["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name 1×
     return [curves.line, curves.names, *_measured(found, lambda one: one.gamma)], {
         "xaxis.range": [0.5, 1.11 * widest],
         "xaxis.dtick": math.ceil(widest / LABELS),

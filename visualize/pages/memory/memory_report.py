@@ -61,7 +61,7 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     """The numbers above the charts."""
     token, lengths = chosen.token_bytes, chosen.lengths
     contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
-    times = f", ×{digits(paged / contiguous)}" if contiguous else ""
+    times = f", {digits(paged / contiguous)}×" if contiguous else ""
     rows = [
         ("KV per token", size(token), "", "Keys, values and scales of one token, in all layers that keep it."),
         (
