@@ -40,8 +40,8 @@ Kind = Literal["measured", "formula", "claimed"]
 class Number(NamedTuple):
     """One number, unrounded. An infinite one says that there is none.
 
-    ``unit``: "×" and "%" are written right after the number, which for "%" is a share; any other after a space. ``low``, ``high``:
-    the ends of its interval, over repeats or over texts.
+    ``unit``: "×" and "%" are written right after the number, which for "%" is a share; any other after a space.
+    ``low``, ``high``: the ends of its interval, over repeats or over texts.
     """
 
     key: str
