@@ -8,7 +8,7 @@
 
 enum {
     TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the L1 cache */
-    TRANSPOSE_FROM = 32, /* for this many or more, a tile's keys are transposed first */
+    TRANSPOSE_FROM = 4, /* for this many queries or more, a tile's keys are transposed first */
     LINE = 64          /* bytes of a cache line */
 };
 
@@ -63,36 +63,78 @@ static void rotate_and_store(const Task *task, const Layer *layer) {
     }
 }
 
+/* The slots of a tile's positions; returns how many it has. */
+static int tile_slots(const Task *task, int begin, int64_t *slots) {
+    const int stop = task->start + task->count, columns = stop - begin < TILE_COLUMNS ? stop - begin : TILE_COLUMNS;
+    int block = begin / task->block_size, at = begin % task->block_size;
+    for (int c = 0; c < columns; c++) {
+        slots[c] = (int64_t)task->table[block] * task->block_size + at;
+        if (++at == task->block_size) at = 0, block++;
+    }
+    return columns;
+}
+
 /* Prefetch the keys and values of a tile: blocks lie anywhere, and no processor foresees where. */
 static void prefetch_tile(const Task *task, int begin) {
-    const int end = task->start + task->count < begin + TILE_COLUMNS ? task->start + task->count : begin + TILE_COLUMNS;
-    for (int position = begin; position < end; position++) {
-        const int64_t slot = slot_of(task, position);
-        const uint8_t *key = numbers_at(task->slots, task->slots->keys, slot, task->head);
-        const uint8_t *value = numbers_at(task->slots, task->slots->values, slot, task->head);
+    int64_t slots[TILE_COLUMNS];
+    const int columns = tile_slots(task, begin, slots);
+    for (int c = 0; c < columns; c++) {
+        const uint8_t *key = numbers_at(task->slots, task->slots->keys, slots[c], task->head);
+        const uint8_t *value = numbers_at(task->slots, task->slots->values, slots[c], task->head);
         for (int i = 0; i < task->slots->head_bytes; i += LINE)
             __builtin_prefetch(key + i, 0, 2), __builtin_prefetch(value + i, 0, 2);
     }
 }
 
-/* output = output x shrink + the first `visible` values, weighted: `width` numbers of them, all in registers. */
+/* The weights of a tile's values, for several queries that are next to each other. */
+typedef struct {
+    float weight[TILE_ROWS][TILE_COLUMNS]; /* scores, at first */
+    float shrink[TILE_ROWS];               /* by what the queries' outputs so far are multiplied */
+    int visible[TILE_ROWS];                /* columns that each of them sees */
+} Weights;
+
+/* output = output x shrink + the values from column `from` up to `to`, weighted: `width` numbers of them, all in
+   registers, for each of `rows` queries from query `q` on. */
 static inline __attribute__((always_inline)) void add_values_part(
-    float *output, float shrink, const float *weight, const float *const *value, int visible, int at, const int width) {
-    lanes x[4];
+    float *output, const Weights *its, int q, const float *const *value, int from, int to, int d, int at,
+    const int width, const int rows) {
+    lanes x[TILE_ROWS][4];
+    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-    for (int i = 0; i < width / LANES; i++) x[i] = load(output + at + i * LANES) * shrink;
-    for (int c = 0; c < visible; c++)
+        for (int i = 0; i < width / LANES; i++)
+            x[r][i] = load(output + r * d + at + i * LANES) * (from ? 1.0f : its->shrink[q + r]);
+    for (int c = from; c < to; c++)
 #pragma GCC unroll 4
-        for (int i = 0; i < width / LANES; i++) x[i] += weight[c] * load(value[c] + at + i * LANES);
+        for (int i = 0; i < width / LANES; i++) {
+            const lanes v = load(value[c] + at + i * LANES);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++) x[r][i] += its->weight[q + r][c] * v;
+        }
+    for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
-    for (int i = 0; i < width / LANES; i++) store(output + at + i * LANES, x[i]);
+        for (int i = 0; i < width / LANES; i++) store(output + r * d + at + i * LANES, x[r][i]);
 }
 
-static void add_values(
-    float *output, float shrink, const float *weight, const float *const *value, int visible, int d) {
+static inline __attribute__((always_inline)) void add_values(
+    float *output, const Weights *its, int q, const float *const *value, int from, int to, int d, const int rows) {
     int at = 0;
-    for (; at + 4 * LANES <= d; at += 4 * LANES) add_values_part(output, shrink, weight, value, visible, at, 4 * LANES);
-    for (; at < d; at += LANES) add_values_part(output, shrink, weight, value, visible, at, LANES);
+    for (; at + 4 * LANES <= d; at += 4 * LANES)
+        add_values_part(output, its, q, value, from, to, d, at, 4 * LANES, rows);
+    for (; at < d; at += LANES) add_values_part(output, its, q, value, from, to, d, at, LANES, rows);
+}
+
+/* The values that all of `rows` queries see are loaded once for them; then each takes its own. */
+static void add_all_values(float *output, const Weights *its, const float *const *value, int d, int rows) {
+    const int shared = its->visible[0]; /* a later token sees no less */
+#define ROWS(n) case n: add_values(output, its, 0, value, 0, shared, d, n); break;
+    switch (rows) { /* so that the compiler knows the number of rows */
+        ROWS(1) ROWS(2) ROWS(3)
+#if TILE_ROWS > 3
+        ROWS(4) ROWS(5) ROWS(6)
+#endif
+    }
+    for (int r = 0; r < rows; r++)
+        if (its->visible[r] > shared) add_values(output + r * d, its, r, value, shared, its->visible[r], d, 1);
 }
 
 /* One query's softmax so far; the total is still spread over lanes. */
@@ -135,32 +177,34 @@ static inline __attribute__((always_inline)) void attend_heads(
     memset(output, 0, (size_t)queries * d * sizeof(float));
     float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], transposed[d * TILE_COLUMNS];
     for (int begin = model->chain ? 1 : 0; begin < stop; begin += TILE_COLUMNS) {
-        const int columns = stop - begin < TILE_COLUMNS ? stop - begin : TILE_COLUMNS;
+        int64_t slot[TILE_COLUMNS];
+        const int columns = tile_slots(task, begin, slot);
         const float *key[TILE_COLUMNS], *value[TILE_COLUMNS];
         prefetch_tile(task, begin + TILE_COLUMNS);
         for (int c = 0; c < columns; c++) {
-            const int64_t slot = slot_of(task, begin + c);
-            key[c] = read_slot(slots, slots->keys, slots->key_scales, slot, task->head, d, keys + c * d);
-            value[c] = read_slot(slots, slots->values, slots->value_scales, slot, task->head, d, values + c * d);
+            key[c] = read_slot(slots, slots->keys, slots->key_scales, slot[c], task->head, d, keys + c * d);
+            value[c] = read_slot(slots, slots->values, slots->value_scales, slot[c], task->head, d, values + c * d);
         }
         for (int c = columns; c < TILE_COLUMNS; c++) key[c] = key[0]; /* any numbers: their scores do not count */
-        if (queries >= TRANSPOSE_FROM)
-            for (int c = 0; c < TILE_COLUMNS; c++)
-                for (int i = 0; i < d; i++) transposed[i * TILE_COLUMNS + c] = key[c][i];
+        if (queries >= TRANSPOSE_FROM) transpose_all(key, d, TILE_COLUMNS, transposed);
 
-        for (int j = 0; j < queries; j++) {
-            const float *query = task->query + ((size_t)(j / group) * model->heads + j % group) * d;
-            const int seen = model->dflash ? task->count : j / group + 1;
-            const int later = task->start + seen - begin, visible = later < columns ? later : columns;
-            if (visible <= 0) continue;
-            float score[TILE_COLUMNS];
-            if (queries >= TRANSPOSE_FROM)
-                for (int c = 0; c < visible; c += BLOCK)
-                    block_of_dots(query, transposed + c, TILE_COLUMNS, d, score + c);
-            else
-                for (int c = 0; c < visible; c += 4) four_dots(query, key + c, d, score + c);
-            const float shrink = update_softmax(softmax + j, score, visible, model->scaling);
-            add_values(output + (size_t)j * d, shrink, score, value, visible, d);
+        /* The queries before `j` see nothing of this tile. */
+        for (int j = model->dflash || begin <= task->start ? 0 : (begin - task->start) * group, rows; j < queries; j += rows) {
+            const int left = queries - j;
+            rows = left / ((left + TILE_ROWS - 1) / TILE_ROWS); /* equal shares */
+            Weights its;
+            for (int r = 0; r < rows; r++) {
+                const int t = (j + r) / group, seen = task->start + (model->dflash ? task->count : t + 1) - begin;
+                const float *query = task->query + ((size_t)t * model->heads + (j + r) % group) * d;
+                const int visible = its.visible[r] = seen < columns ? seen : columns;
+                if (queries >= TRANSPOSE_FROM)
+                    for (int c = 0; c < visible; c += BLOCK)
+                        block_of_dots(query, transposed + c, TILE_COLUMNS, d, its.weight[r] + c);
+                else
+                    for (int c = 0; c < visible; c += 4) four_dots(query, key + c, d, its.weight[r] + c);
+                its.shrink[r] = update_softmax(softmax + j + r, its.weight[r], visible, model->scaling);
+            }
+            add_all_values(output + (size_t)j * d, &its, value, d, rows);
         }
     }
     for (int j = 0; j < queries; j++) {

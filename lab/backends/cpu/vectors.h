@@ -110,6 +110,44 @@ static inline void block_of_dots(const float *a, const float *b, int stride, int
         store(to + half * LANES, (part[0][half] + part[2][half]) + (part[1][half] + part[3][half]));
 }
 
+/* a0 b0 a1 b1 ..., of the vectors' first halves and of their second. */
+#if defined(__clang__)
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (ints){__VA_ARGS__})
+#endif
+#if VECTOR_BITS == 512
+#define INTERLEAVE_FIRST(a, b) MIX(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define INTERLEAVE_SECOND(a, b) MIX(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif VECTOR_BITS == 256
+#define INTERLEAVE_FIRST(a, b) MIX(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define INTERLEAVE_SECOND(a, b) MIX(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define INTERLEAVE_FIRST(a, b) MIX(a, b, 0, 4, 1, 5)
+#define INTERLEAVE_SECOND(a, b) MIX(a, b, 2, 6, 3, 7)
+#endif
+
+/* to [n, count] from `count` vectors of n numbers, multiples of LANES: squares of LANES x LANES, each in log2(LANES)
+   passes that interleave the rows of its upper half with those of its lower. */
+static void transpose_all(const float *const *from, int n, int count, float *to) {
+    for (int c = 0; c < count; c += LANES)
+        for (int i = 0; i < n; i += LANES) {
+            lanes row[2][LANES];
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++) row[0][r] = load(from[c + r] + i);
+            int now = 0;
+#pragma GCC unroll 4
+            for (int pass = 1; pass < LANES; pass *= 2, now = !now)
+#pragma GCC unroll 8
+                for (int r = 0; r < LANES / 2; r++) {
+                    row[!now][2 * r] = INTERLEAVE_FIRST(row[now][r], row[now][r + LANES / 2]);
+                    row[!now][2 * r + 1] = INTERLEAVE_SECOND(row[now][r], row[now][r + LANES / 2]);
+                }
+#pragma GCC unroll 16
+            for (int r = 0; r < LANES; r++) store(to + (size_t)(i + r) * count + c, row[now][r]);
+        }
+}
+
 static inline lanes lanewise_max(lanes a, lanes b) { /* b where one is NaN */
     const bits where = (bits)(a > b);
     return (lanes)(((bits)a & where) | ((bits)b & ~where));
