@@ -6,6 +6,7 @@ import secrets
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 from tempfile import gettempdir
 
 # Of the libraries' variables, too, an empty one counts as unset.
@@ -45,6 +46,7 @@ from visualize.options import (
     is_private,
     known_hosts,
     read_options,
+    source_address,
 )
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
@@ -167,7 +169,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     reported: dict[str | None, str] = {}
-    LINKS.update({"Repository": options.repository} if options.repository else {})
+    if source := options.repository or source_address(Path(__file__).parent, os.environ):
+        LINKS["Repository"] = source
     pages = build(engines, embedded, queue, options.attach, monitor if borrowed else None, workshop, reported=reported)
     serve(
         pages,

@@ -14,9 +14,9 @@ USUAL = EngineConfig()
 
 def against(settings: Settings) -> str:
     """The Compare page's address, relative to the Lab's, with these settings and the same without speculation or, where
-    there is none, the cache alone. One token, too few to compare, becomes two; too many are for that page to limit and
-    to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models and
-    prompts that only the Lab accepts."""
+    there is none, the cache alone. Nothing is measured before somebody asks for it there. One token, too few to
+    compare, becomes two; too many are for that page to limit and to say. Empty if the settings are just the cache, if
+    they are invalid (their run says why), and for models and prompts that only the Lab accepts."""
     try:
         config = without_unused(settings.engine_config(settings.num_blocks if settings.kv_cache else None))
         settings.sampling()
@@ -39,4 +39,4 @@ def against(settings: Settings) -> str:
         value = getattr(settings, one.name, None) if one.bounds else None
         if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
             query[one.name] = max(value, one.bounds[0])
-    return f"compare?{urlencode(query | {'run': 1})}"
+    return f"compare?{urlencode(query)}"

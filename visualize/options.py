@@ -8,9 +8,12 @@ import argparse
 import re
 import socket
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from lab.cli.arguments import Parser, add_pair
@@ -25,6 +28,11 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 machine."""
 NAME = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
 """A host's name, or an address of IPv4 or IPv6."""
+HOST = r"((?:[\w-]+\.)+[a-z]{2,})"
+CLONED = re.compile(
+    rf"(?:(?:https?|ssh|git)://(?:[^@/]*@)?{HOST}(?::\d+)?/|(?:[^@/]+@)?{HOST}:)(.+?)(?:\.git)?/*", re.ASCII
+)
+"""An address that Git clones from, on another machine: its host, and its path there."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 MAX_USERS = 64
@@ -128,6 +136,20 @@ def known_hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     if options.allowed_hosts and not options.share:
         return tuple(dict.fromkeys((*LOOPBACK, options.host, *options.allowed_hosts)))
     return LOOPBACK if is_private(options, environment) else None
+
+
+def source_address(folder: Path, environment: Mapping[str, str]) -> str | None:
+    """Where the source of this ``folder`` can be read: at the Space that it runs as, or where its clone came from,
+    without the name or password that Git may know. None: nothing says."""
+    if "SPACE_ID" in environment:
+        from huggingface_hub.constants import ENDPOINT
+
+        return f"{ENDPOINT}/spaces/{environment['SPACE_ID']}"
+    config = ConfigParser(strict=False, interpolation=None, allow_no_value=True)
+    with suppress(ConfigParserError, UnicodeDecodeError):
+        config.read(folder / ".git" / "config", "utf-8")
+    found = CLONED.fullmatch(config.get('remote "origin"', "url", fallback=None) or "")
+    return found and f"https://{found[1] or found[2]}/{found[3]}"
 
 
 def in_address(host: str) -> str:

@@ -30,6 +30,7 @@ from visualize.jobs.job_queue import JobQueue
 from visualize.jobs.run_store import MAX_RUN_FILE
 from visualize.jobs.tab_heartbeat import HeartbeatMiddleware
 from visualize.middleware import GZIP, PagesMiddleware
+from visualize.missing_page import missing
 from visualize.options import in_address, known_hosts
 from visualize.page_list import ABOUT
 from visualize.security import SecurityMiddleware, unreadable
@@ -145,7 +146,7 @@ def _launch(
             app_kwargs={
                 "routes": routes,
                 "middleware": middleware,
-                "exception_handlers": {RequestValidationError: unreadable},
+                "exception_handlers": {RequestValidationError: unreadable, 404: missing},
             },
             server_name=in_address(options.host),
             server_port=options.port,

@@ -15,6 +15,7 @@ from tests.browser.pages import (
     Visit,
     appeared,
     as_on_a_phone,
+    asked,
     notices,
     unfold,
 )
@@ -255,6 +256,9 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     lab.ran()
     assert link.get_attribute("href").startswith("compare?")
     link.click()
+    page.wait_for_selector("body[data-ready]")
+    assert page.input_value("#own textarea").startswith("Yours: ")
+    assert "run" not in asked(page.url), "a click in the Lab does not begin a measurement"
+    page.click("#run")
     page.wait_for_selector(OVER)
     assert page.locator(".lane").count() == 2
-    assert page.input_value("#own textarea").startswith("Yours: ")

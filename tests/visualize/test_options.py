@@ -21,6 +21,7 @@ from visualize.options import (
     is_private,
     known_hosts,
     read_options,
+    source_address,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -196,3 +197,27 @@ def test_help_and_mistyped_options_do_not_import_torch(arguments) -> None:
     assert "--port" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == (0 if arguments == ["--help"] else 2)
+
+
+@pytest.mark.parametrize(
+    ("cloned", "address"),
+    [
+        ("https://forge.example.org/someone/lab.git", "https://forge.example.org/someone/lab"),
+        ("https://someone:secret@forge.example.org/someone/lab", "https://forge.example.org/someone/lab"),
+        ("git@forge.example.org:someone/lab.git", "https://forge.example.org/someone/lab"),
+        ("ssh://git@forge.example.org:2222/someone/lab.git/", "https://forge.example.org/someone/lab"),
+        ("/home/someone/lab", None),
+        ("../lab", None),
+        ("file:///home/someone/lab", None),
+        ("http://127.0.0.1:8080/lab.git", None),
+    ],
+)
+def test_help_links_to_where_a_clone_came_from_without_any_password(tmp_path: Path, cloned: str, address: str) -> None:
+    assert source_address(tmp_path, {}) is None, "no clone"
+    config = (
+        f'[core]\n\tbare = false\n[remote "origin"]\n\turl = {cloned}\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n'
+    )
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text(config)
+    assert source_address(tmp_path, {}) == address
+    assert source_address(tmp_path, {"SPACE_ID": "someone/lab"}).endswith("/spaces/someone/lab")

@@ -70,6 +70,8 @@ def test_a_share_of_more_than_the_limit_is_explained_beside_it() -> None:
     metrics = replace(measure(script(CONFIGS["plain"])), roofline_fraction=1.294)
     assert rows(metrics, CONFIG)["limit"] == ["129", "%", "limit measured too low"]
     assert rows(replace(metrics, roofline_fraction=1.1), CONFIG)["limit"][2] == ""  # times scatter so much
+    *_, note, more = rows(replace(metrics, roofline_fraction=0.01), CONFIG)["limit"]  # the embedded pair on a GPU
+    assert (note, "too small for the device" in more) == ("overhead-bound", True)
     before = PreviousRun(STARTED, replace(metrics, roofline_fraction=0.6))
     assert rows(metrics, CONFIG, before)["limit"][2] == "▲ 69 points"
 

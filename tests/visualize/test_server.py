@@ -8,8 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from visualize import server
+from visualize.missing_page import missing
 from visualize.options import read_options
 
 
@@ -62,3 +65,16 @@ def test_nothing_is_printed_at_the_end(begin, capsys) -> None:
     """What read the output may be gone by then, and the status would say that the server failed."""
     begin()
     assert capsys.readouterr().out == "Decode Lab is at http://127.0.0.1:7860\nHTTP://127.0.0.1:7860/\n"
+
+
+@pytest.mark.parametrize(("path", "said"), [("server", "--attach"), ("room", "--workshop"), ("a/b", "no page at this")])
+def test_a_browser_is_told_what_to_do_at_an_address_without_a_page_and_a_program_gets_json(
+    path: str, said: str
+) -> None:
+    app = Starlette(exception_handlers={404: missing})
+    client = TestClient(app)
+    seen = client.get(f"/{path}", headers={"accept": "text/html,*/*"})
+    assert (seen.status_code, said in seen.text) == (404, True)
+    assert f'href="{"../" * path.count("/")}deploy"' in seen.text
+    assert client.get(f"/{path}").json() == {"detail": "Not Found"}
+    assert client.post(f"/{path}", headers={"accept": "text/html"}).json() == {"detail": "Not Found"}

@@ -11,13 +11,15 @@ from typing import Any
 
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
-from lab.trace.roofline import BEATEN
+from lab.trace.roofline import BEATEN, OVERHEAD
 from lab.util.messages import counted
 from visualize.format_numbers import byte_unit, digits, three
 
 DASH = "–"
 TOO_LOW = "limit measured too low"
 """What makes more than 100% of a limit possible."""
+UNUSED = "overhead-bound"
+WHY_UNUSED = "This low, neither limit matters: the model is too small for the device. Launching a pass takes longer."
 NOISE = 0.1
 """A change by less than this share is called neither better nor worse: single runs of the same settings scatter."""
 
@@ -118,8 +120,9 @@ def _limit(metrics: Metrics) -> Reading:
     share = metrics.roofline_fraction
     if share is None:
         return Reading()
-    note = TOO_LOW if share > BEATEN else ""
-    return Reading(f"{100 * share:.0f}", "%", share, note=note)
+    if share < OVERHEAD:
+        return Reading(f"{100 * share:.0f}", "%", share, note=UNUSED, more=WHY_UNUSED)
+    return Reading(f"{100 * share:.0f}", "%", share, note=TOO_LOW if share > BEATEN else "")
 
 
 def _memory(metrics: Metrics) -> Reading:

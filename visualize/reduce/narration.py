@@ -28,11 +28,11 @@ from lab.trace.events import (
     WindowChanged,
 )
 from lab.trace.metrics import Metrics
-from lab.trace.roofline import BEATEN, Achieved
+from lab.trace.roofline import BEATEN, OVERHEAD, Achieved
 from lab.trace.verdict_rounding import in_order, round_verdict, written
 from lab.util.messages import counted
 from visualize.format_numbers import three
-from visualize.reduce.metric_cards import TOO_LOW, shown_ms
+from visualize.reduce.metric_cards import TOO_LOW, UNUSED, shown_ms
 from visualize.states import DRAFTER_NAMES
 from visualize.text import named, visible
 
@@ -63,8 +63,8 @@ def quoted(text: str) -> str:
 def limit(found: Achieved) -> str:
     """A step's share of the device's roofline."""
     roofline = "memory-bandwidth" if found.nearer == "memory" else "compute"
-    faster = f" ({TOO_LOW})" if found.share > BEATEN else ""
-    return f"{found.share:.0%} of the {roofline} roofline{faster}"
+    remark = TOO_LOW if found.share > BEATEN else UNUSED if found.share < OVERHEAD else ""
+    return f"{found.share:.0%} of the {roofline} roofline{f' ({remark})' if remark else ''}"
 
 
 class TextRead:

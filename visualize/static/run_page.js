@@ -59,7 +59,7 @@ export function mount(element, gradio, setup) {
     $(".stage").classList.toggle("undrafted", picture.head.config.speculative === "off");
     drawAgainst(picture.head.config.speculative !== "off");
     $(".opening").hidden = !stage.opening;
-    if (stage.opening) $(".opening [data-start=compare]").href = stage.run.against;
+    if (stage.opening) $(".opening [data-start=compare]").href = `${stage.run.against}&run=1`;
     if (stage.opening) $(".opening [data-start=lesson]").href = "lessons?lesson=1";
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls
     drawPlace(picture.head.config.kv_cache);
@@ -88,7 +88,8 @@ export function mount(element, gradio, setup) {
   function drawAgainst(drafts) {
     const drawn = stage.run.against && !/[?&]seed=/.test(stage.run.against); // a seed, where none was given
     const seeded = drawn ? `${stage.run.against}&seed=${stage.picture.head.sampling.seed}` : stage.run.against;
-    stage.offer(seeded, `Compare with ${drafts ? "the same settings without speculation" : "the cache alone"}`);
+    const took = Math.max(0.1, stage.picture.frames.at(-1).t_ms / 1000).toPrecision(1);
+    stage.offer(seeded, `Compare with ${drafts ? "the same settings without speculation" : "the cache alone"}: six runs of about ${took} s, once you press Compare there`);
   }
 
   /** Before there is a run: how to get one. An exported page comes with its own. */
