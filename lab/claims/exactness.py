@@ -197,7 +197,7 @@ def without_rollback(trial: Trial, *, texts: int, tokens: int) -> Figures:
 
     places, rolled_places, stale_texts = [], [], []
     for done, prompt in enumerate(held_out_prompts()[:texts], 1):
-        trial.report(f"text {done} of {texts}")
+        trial.begin(f"text {done} of {texts}", done, texts)
         right, rolled, stale = trial.measure(partial(work, prompt))
         rolled_places.append(common_length(right, rolled.token_ids))
         places.append(common_length(right, stale.token_ids))

@@ -40,7 +40,7 @@ def int8_quality(trial: Trial, *, texts: int, tokens: int) -> Figures:
 
     same = 0
     for done, prompt in enumerate(prompts, 1):
-        trial.report(f"greedy text {done} of {len(prompts)}")
+        trial.begin(f"greedy text {done} of {len(prompts)}", done, len(prompts))
         native, quantised = (
             trial.measure(functools.partial(trial.generate, engine, prompt, config, tokens)).token_ids
             for config in (EngineConfig(), EngineConfig(kv_dtype="int8"))

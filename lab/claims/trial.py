@@ -30,6 +30,7 @@ class Trial:
         small: use sizes for a test: it takes less time, and the figures are not to be trusted.
         cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
         report: called with a few words on what is under way.
+        share: of the present experiment that is done, 0 to 1, as far as it consists of countable pieces.
         turn: entered around every measurement, so that others' can come in between.
         seconds: spent on measurements so far, without waiting for a turn.
     """
@@ -40,6 +41,7 @@ class Trial:
     cancelled: threading.Event = field(default_factory=threading.Event)
     report: Callable[[str], None] = lambda line: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
+    share: float = 0.0
     seconds: float = 0.0
     measured: dict[tuple[str, str], Any] = field(default_factory=dict)
 
@@ -54,6 +56,11 @@ class Trial:
             finally:
                 self.seconds += time.perf_counter() - began
 
+    def begin(self, words: str, piece: int, of: int) -> None:
+        """Report that piece ``piece``, from 1, begins."""
+        self.share = (piece - 1) / of
+        self.report(words)
+
     def take_turns(self, rows: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
         """Each row ``repeats`` times in changing order, after one run to warm up."""
         total, done = len(rows) * (repeats + 1), 0
@@ -61,7 +68,7 @@ class Trial:
         def counted(name: str, work: Callable[[], T]) -> T:
             nonlocal done
             done += 1
-            self.report(f"run {done} of {total}: {name}")
+            self.begin(f"run {done} of {total}: {name}", done, total)
             return self.measure(work)
 
         return take_turns({name: partial(counted, name, work) for name, work in rows.items()}, repeats)

@@ -34,6 +34,8 @@ TOKENS = 24
 """Tokens that a variant writes."""
 PROMPT = 20
 """Tokens of its prompt."""
+PASSES = 2
+"""Passes per token of code that drafts, about, of target and draft together."""
 SECONDS = 120.0
 """The most that a variant may take: twenty times as long as on a quiet laptop."""
 SHRUNK = 2.0**-24
@@ -96,18 +98,31 @@ class MistakeEvidence:
 
 @dataclass
 class RunLimit:
-    """Ends a run that takes too long or was cancelled, before its next pass. ``report`` gets what is under way."""
+    """Ends a run that takes too long or was cancelled, before its next pass. ``report`` gets what is under way.
+    ``passes``: of any model, since the start of its present part."""
 
     cancelled: threading.Event = field(default_factory=threading.Event)
     report: Callable[[str], None] = lambda words: None
     seconds: float = SECONDS
+    passes: int = 0
     _ends: float = 0.0
+    _expected: int = 1
+    _between: tuple[float, float] = (0.0, 1.0)
 
-    def start(self, words: str) -> None:
+    def start(self, words: str, passes: int = 1, between: tuple[float, float] = (0.0, 1.0)) -> None:
+        """Begin a part of about so many ``passes``, which takes the share ``between`` these of the whole."""
         self.report(words)
         self._ends = time.monotonic() + self.seconds
+        self.passes, self._expected, self._between = 0, passes, between
+
+    @property
+    def share(self) -> float:
+        """The share that is done, 0 to 1, as far as the number of passes is known."""
+        begin, end = self._between
+        return begin + (end - begin) * min(1.0, self.passes / self._expected)
 
     def __call__(self) -> None:
+        self.passes += 1
         if self.cancelled.is_set():
             raise Stopped
         if time.monotonic() > self._ends:
@@ -134,11 +149,12 @@ def evidence(mistake: Mistake, program: dict[str, Any], watch: RunLimit, number:
     right = mistake.program(mistake.right)
     if mistake.id == "ratio":
         return _of_rule(program, right, watch)
-    key = mistake.id, number, TOKENS
+    key, begin = (mistake.id, number, TOKENS), 0.0
     if key not in _right:
-        watch.start("running the right code")
+        begin = 0.5
+        watch.start("running the right code", TOKENS * (1 if mistake.id in CACHES else PASSES), (0.0, begin))
         _right[key] = _written(mistake.id, right, watch, number)
-    watch.start("running this code")
+    watch.start("running this code", _right[key].passes_of_both, (begin, 1.0))
     found = _written(mistake.id, program, watch, number)
     return _of_text(mistake.id, found, _right[key], number)
 
@@ -151,12 +167,14 @@ _right: dict[tuple[str, int, int], VariantRun] = {}
 
 @dataclass
 class VariantRun:
-    """``passes``: of the target, each with the tokens read and those attended to. ``extra``: points of its chart."""
+    """``passes``: of the target, each with the tokens read and those attended to. ``passes_of_both``: with the draft's.
+    ``extra``: points of its chart."""
 
     tokens: list[int] = field(default_factory=list)
     error: str = ""
     seconds: float = 0.0
     passes: list[tuple[int, int]] = field(default_factory=list)
+    passes_of_both: int = 1
     extra: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -181,7 +199,7 @@ def _written(id: str, program: dict[str, Any], watch: RunLimit, number: int) -> 
         raise
     except Exception as error:  # of any kind: that is the evidence
         written.error = error_summary(error)
-    written.seconds = time.perf_counter() - began
+    written.seconds, written.passes_of_both = time.perf_counter() - began, max(1, watch.passes)
     if id == "scale" and "quantize" in program:
         written.extra = [(power, _error(program["quantize"], 10.0**power)) for power in POWERS]
     return written
@@ -357,7 +375,7 @@ def _distance(share: torch.Tensor, p: torch.Tensor) -> float:
 
 
 def _of_rule(program: dict[str, Any], right: dict[str, Any], watch: RunLimit) -> MistakeEvidence:
-    watch.start(f"drawing {DRAWS:,} draft tokens after each of {PLACES} texts")
+    watch.start(f"drawing {DRAWS:,} draft tokens after each of {PLACES} texts", 2 * PLACES)
     expected = drawn(right["verify"], watch)
     try:
         found = drawn(program["verify"], watch)

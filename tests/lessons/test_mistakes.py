@@ -79,7 +79,18 @@ SOLUTIONS = {
 
 
 def found(id: str, repair: int | None) -> MistakeEvidence:
-    return evidence(MISTAKES[id], MISTAKES[id].program(repair), RunLimit())
+    return evidence(MISTAKES[id], MISTAKES[id].program(repair), Shares())
+
+
+class Shares(RunLimit):
+    """Checks that the share that is done grows with every pass."""
+
+    last = 0.0
+
+    def __call__(self) -> None:
+        super().__call__()
+        assert self.last <= self.share <= 1
+        self.last = self.share
 
 
 @pytest.mark.slow

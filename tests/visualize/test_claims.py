@@ -16,7 +16,10 @@ from lab.claims.rule import Rule
 from lab.errors import LabError
 from lab.measure.reference import Reference
 from tests.visualize.picture import draw
+from tests.visualize.scripted import ScriptedEngine
+from tests.waiting import until
 from visualize.charts import claim_charts as figures
+from visualize.jobs import live_run
 from visualize.jobs.job_queue import JobQueue
 from visualize.pages.claims import checks
 from visualize.pages.claims.checks import Checks, calculated, opened
@@ -172,3 +175,24 @@ def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     assert list(last["checked"]) == ["quick"]
     with queue.turn(other, held):  # the check has left the line
         assert queue.ahead(other) == 0
+
+
+def test_a_check_shows_how_much_of_it_is_done_after_a_look_at_the_machine(monkeypatch):
+    """Also a single one, of many runs."""
+    monkeypatch.setattr(live_run, "LONG_S", 0.0)  # so that the time left is told of the shortest
+    step = threading.Semaphore(0)
+
+    def measuring(trial):
+        trial.engine("matched")
+        trial.take_turns({"row": lambda: step.acquire(timeout=60)}, 3)
+        return found(trial)
+
+    put(monkeypatch, slow=measuring)
+    check = Checks(JobQueue(), lambda pair: ScriptedEngine(), ["slow"])
+    for done in range(4):
+        until(lambda done=done: f"run {done + 1} of 4" in check.record()["step"])
+        assert check.record()["share"] == done / 4
+        step.release()
+    assert check.record()["gate"]["said"]
+    *_, last = check.records()
+    assert last["checked"]["slow"]["verdict"] == "fails"

@@ -166,7 +166,7 @@ def test_a_comparison_that_cannot_tell_names_the_recorded_ratio(recorded: Refere
     assert bars == {"x": [405, 425], "y": [0, 1]}
     said = whole(configs(runs), runs, {}, recorded)["said"]
     [line] = [text for text in said if recorded.label in text]
-    assert "INT8 ×1.05" in line
+    assert "INT8 1.05×" in line
     assert "Paged" not in line
     assert "reference" not in so_far({"Mine": next(iter(runs.values()))}, recorded)["charts"]["bars"]
     assert CompareInputs(lanes=("cache", "int4"), repeats=9).asks_the_usual

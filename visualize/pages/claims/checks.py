@@ -85,14 +85,17 @@ class Checks(ProgressJob):
         self._names = [name for name in CLAIMS if name in names]  # they come from a browser
         self._checked: Record = {}
         self._place, self._now = 0, ""
+        self._trial: Trial | None = None
+        self._looked = False
         super().__init__(queue, load)
 
     def _work(self) -> None:
         trial = Trial(self._load_in_turn, cancelled=self.cancelled, report=self._report, turn=self.turn)
+        self._trial = trial
         for place, name in enumerate(self._names):
             if self.cancelled.is_set():
                 return
-            self._place, self._now = place, ""
+            self._place, self._now, trial.share = place, "", 0.0
             try:
                 row = shown(CLAIMS[name], CLAIMS[name].check(trial))
             except Stopped:
@@ -103,7 +106,11 @@ class Checks(ProgressJob):
 
     def _load_in_turn(self, pair: str) -> Engine:
         with self.turn():
-            return self.engine(pair)
+            engine = self.engine(pair)
+            if not self._looked:
+                self._looked = True
+                self.look(engine)
+            return engine
 
     def _report(self, queue: str) -> None:
         self._now = visible(queue)
@@ -115,7 +122,8 @@ class Checks(ProgressJob):
         if not over and self._names:
             record["now"] = self._names[self._place]
             record["step"] = self.status() or self._now
-            record |= self.share(self._place / len(self._names))
+            within = self._trial.share if self._trial else 0.0
+            record |= self.share((self._place + within) / len(self._names)) | self.gate
         if over and self.problem:
             record["problem"] = visible(self.problem)
         return record

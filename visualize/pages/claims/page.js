@@ -1,7 +1,7 @@
 // The Claims page: the claims in ``setup``, and JSON records of their results (visualize/pages/claims/checks.py).
 
 import { query, updateAddress } from "../../static/address.js";
-import { announcer, barOf } from "../../static/announce.js";
+import { announcer, barOf, showGate } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, button, make, say, store, stored, tableRow, within, write } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
@@ -28,7 +28,8 @@ export function mount(element, gradio, setup) {
     const said = record.problem ?? `${record.progress ?? ""}${step}`;
     say($(".claims-say"), said, record.problem);
     announce(said, running);
-    fillBar({ ...record, running: running && record.of > 1 });
+    fillBar(record);
+    if (record.gate || running) showGate($(".gate"), record.gate);
     tally();
     const asked = rows.get(record.open);
     turn(asked, true);

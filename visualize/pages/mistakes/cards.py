@@ -100,14 +100,14 @@ class MistakeRun(ProgressJob):
 
     def __init__(self, queue: JobQueue, load: Load, mistake: Mistake, repair: int | None) -> None:
         self._mistake, self._repair = mistake, repair
-        self._now, self._found = "", None
+        self._now, self._found, self._watch = "", None, RunLimit()
         super().__init__(queue, load)
 
     def _work(self) -> None:
         with self.turn():
             if self.cancelled.is_set():
                 return
-            watch = RunLimit(self.cancelled, self._report)
+            self._watch = watch = RunLimit(self.cancelled, self._report)
             self._report("loading the models")
             try:
                 found = evidence(self._mistake, self._mistake.program(self._repair), watch)
@@ -123,6 +123,7 @@ class MistakeRun(ProgressJob):
         record: Record = {"running": not over, "card": self._mistake.id, "repair": self._repair, "progress": ""}
         if not over:
             record["progress"] = self.status() or f"{self._now[:1].upper()}{self._now[1:]} …"
+            record |= self.share(self._watch.share)
         elif self.problem:
             record["problem"] = visible(self.problem)
         elif self._found:

@@ -1,7 +1,7 @@
 // The Mistakes page: cards in ``setup``, and JSON records of their runs (visualize/pages/mistakes/cards.py).
 
 import { keepShown, keptShown, updateAddress } from "../../static/address.js";
-import { announcer } from "../../static/announce.js";
+import { announcer, barOf } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, button, gently, make, say, tableRow, within } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
@@ -15,7 +15,7 @@ const OUTCOMES = { crash: "It crashes.", other: "It writes something else.", slo
 export function mount(element, gradio, setup) {
   const $ = within(element);
   const cards = new Map(setup.cards.map((card) => [card.id, { ...card, given: {}, found: null, chosen: null, repaired: null }]));
-  const announce = announcer($(".heard"));
+  const [announce, fillBar] = [announcer($(".heard")), barOf($(".under-way"))];
   let now = setup.cards[0].id;
   let running = null; // the card and repair in progress
   const card = () => cards.get(now);
@@ -33,6 +33,7 @@ export function mount(element, gradio, setup) {
     }
     const said = record.problem ?? record.progress;
     tell(said, record.problem, record.repair);
+    fillBar(record);
     announce(record.evidence ? record.evidence.say : said, record.running);
     if (!record.card || record.evidence || record.open !== undefined) show();
     else buttons();
@@ -45,7 +46,7 @@ export function mount(element, gradio, setup) {
   /** Say something below the button that it is about. */
   function tell(text, problem, repair) {
     const below = typeof repair === "number" ? ".repair" : ".run";
-    if ($(".progress").parentElement !== $(below)) $(below).append($(".progress"));
+    if ($(".under-way").parentElement !== $(below)) $(below).append($(".under-way"));
     say($(".progress"), text, problem);
   }
 
