@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
-from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -48,6 +48,7 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
 def imported(path: Path) -> set[str]:
     """Modules of the project that a file imports, anywhere in it and for whatever purpose."""
     names = set()
@@ -76,9 +77,10 @@ def floor_of(name: str) -> int:
     return floor
 
 
-GRAPH: dict[str, set[str]] = defaultdict(set)
-for module, path in MODULES.items():
-    GRAPH[module] |= {other for name in imported(path) if (other := module_of(name)) and other != module}
+@functools.cache
+def uses(module: str) -> set[str]:
+    """Modules of the project from which a module imports."""
+    return {other for name in imported(MODULES[module]) if (other := module_of(name))} - {module}
 
 
 def test_every_file_has_a_floor() -> None:
@@ -90,7 +92,7 @@ def test_imports_go_downwards() -> None:
     upwards = [
         f"{module} imports {other}"
         for module in sorted(MODULES.keys() - ENTRY_POINTS)
-        for other in sorted(GRAPH[module] - ENTRY_POINTS)
+        for other in sorted(uses(module) - ENTRY_POINTS)
         if floor_of(other) > floor_of(module)
     ]
     assert not upwards, "\n".join(upwards)
@@ -98,13 +100,13 @@ def test_imports_go_downwards() -> None:
 
 def test_no_circle_of_files() -> None:
     packages = {module for module, path in MODULES.items() if path.stem == "__init__"}
-    TopologicalSorter({module: GRAPH[module] - packages for module in MODULES}).prepare()  # names the circle it finds
+    TopologicalSorter({module: uses(module) - packages for module in MODULES}).prepare()  # names the circle it finds
 
 
 def test_the_engine_sees_only_the_interface_of_backends() -> None:
     for module in MODULES:
         if within(module, "lab.engine"):
-            seen = {other for other in GRAPH[module] if within(other, "lab.backends")}
+            seen = {other for other in uses(module) if within(other, "lab.backends")}
             assert seen <= {"lab.backends.interface"}, f"{module} imports {seen}"
 
 
@@ -112,7 +114,7 @@ def test_pages_import_nothing_of_each_other() -> None:
     pages = {module.split(".")[2] for module in MODULES if module.startswith("visualize.pages.")}
     for module in MODULES:
         page = module.split(".")[2] if module.startswith("visualize.pages.") else None
-        others = {other for other in GRAPH[module] for it in pages - {page} if within(other, f"visualize.pages.{it}")}
+        others = {other for other in uses(module) for it in pages - {page} if within(other, f"visualize.pages.{it}")}
         assert not (page and others), f"{module} imports {others}"
 
 
