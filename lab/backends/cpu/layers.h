@@ -10,9 +10,9 @@ typedef struct {
 } Input;
 
 /* Prefetch the next block's weights, `ahead` weights from here, into the L2 cache while this block's are multiplied, if
-   there are enough products to hide the wait. For one row the processor's own prefetching does better. */
-static inline void prefetch_next(const uint32_t *weight, size_t ahead, const int rows) {
-    if (rows > 1) __builtin_prefetch(weight + ahead, 0, 2);
+   there are `enough` products to hide the wait. For few rows the processor's own prefetching does better. */
+static inline void prefetch_next(const uint32_t *weight, size_t ahead, const int enough) {
+    if (enough) __builtin_prefetch(weight + ahead, 0, 2);
 }
 
 /* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows of `pairs` x 2 inputs. Weights are loaded
@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void float32_tile(
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++, weight += LANES) {
             const bits pair = *(const bits *)weight;
-            prefetch_next(weight, ahead, rows);
+            prefetch_next(weight, ahead, rows > 2);
             const lanes even = (lanes)(pair << 16), odd = (lanes)(pair & 0xffff0000u);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
@@ -51,7 +51,7 @@ static inline __attribute__((always_inline)) void bfloat16_tile(
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++, weight += LANES) {
             const __m512bh w = (__m512bh)_mm512_loadu_si512(weight);
-            prefetch_next(weight, ahead, rows);
+            prefetch_next(weight, ahead, rows > 3);
 #pragma GCC unroll 10
             for (int r = 0; r < rows; r++)
                 total[r][half] =
