@@ -140,19 +140,19 @@ def live(watch: Watch) -> dict[str, float]:
 def lag(watch: Watch) -> dict[str, float]:
     """How far each chart and the sentence are behind the text while a run is followed: for how many milliseconds the
     text has already shown a later pass, sampled in the page (95th percentile and most). Redraws per second of each
-    chart; and the CPU time of the page's thread, per picture and per second of the run. Prints a table of the last run:
-    the step up to which everything goes."""
+    chart; and the CPU time of the page's thread, per picture and per second of the run, with the part that laying the
+    page out took. Prints a table of the last run: the step up to which everything goes."""
     lab, devtools = watch.open(max_tokens=TOKENS)
     devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
     settings = lab.page.url
     lab.ran()  # the first run loads the models
     behind: dict[str, list[float]] = {name: [] for name in (*CHARTS, "sentence")}
-    redraws, pictures, seconds, cpu = dict.fromkeys(CHARTS, 0), 0, 0.0, 0.0
+    redraws, pictures, seconds = dict.fromkeys(CHARTS, 0), 0, 0.0
+    spent = dict.fromkeys(("TaskDuration", "LayoutDuration", "LayoutCount"), 0.0)
 
-    def busy() -> float:
-        return next(
-            one["value"] for one in devtools.send("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration"
-        )
+    def counted() -> dict[str, float]:
+        all_of_them = devtools.send("Performance.getMetrics")["metrics"]
+        return {one["name"]: one["value"] for one in all_of_them if one["name"] in spent}
 
     for _ in range(RUNS):
         lab.page.goto(settings)
@@ -160,9 +160,10 @@ def lag(watch: Watch) -> dict[str, float]:
         lab.page.wait_for_timeout(SETTLED)
         lab.page.evaluate(COUNT)
         lab.page.evaluate(SAMPLE)
-        before = busy()
+        before = counted()
         ended = lab.page.evaluate(RUN)["ended"]
-        cpu += busy() - before
+        after = counted()
+        spent = {name: value + after[name] - before[name] for name, value in spent.items()}
         samples, redrawn, drawn, first = lab.page.evaluate("[samples, redrawn, drawn, firstToken]")
         seconds += (ended - first) / 1000
         lab.finish()
@@ -177,7 +178,9 @@ def lag(watch: Watch) -> dict[str, float]:
     print(" | ".join(["ms since the first token", *shown[0]]))
     for time, views in list(zip(times, shown, strict=True))[::3]:
         print(" | ".join([f"{time - first:.0f}", *(str(step) for step in views.values())]))
-    figures = {"cpu_ms_per_picture": 1000 * cpu / pictures, "cpu_ms_per_second": 1000 * cpu / seconds}
+    cpu, layout = 1000 * spent["TaskDuration"], 1000 * spent["LayoutDuration"]
+    figures = {"cpu_ms_per_picture": cpu / pictures, "cpu_ms_per_second": cpu / seconds}
+    figures |= {"layout_ms_per_picture": layout / pictures, "layouts_per_picture": spent["LayoutCount"] / pictures}
     figures |= {f"redraws_per_second_{name}": count / seconds for name, count in redraws.items()}
     for name, found in behind.items():
         figures |= {f"lag_ms_{name}_p95": statistics.quantiles(found, n=20)[-1], f"lag_ms_{name}_most": max(found)}
