@@ -54,6 +54,8 @@ class Loading:
     def took(self, weight: str) -> None:
         """A weight has been put where it belongs."""
         self.check()
+        if not self._bytes:
+            self._began = time.monotonic()  # fetching is over
         self._bytes += self._sizes.get(weight, 0)
         self._layer = max(self._layer, 1 + _layer(weight))
 
@@ -70,14 +72,27 @@ class Loading:
         """The progress in a sentence; empty before there is any."""
         if not self._name:
             return ""
+        here, whole, fetching = self._so_far()
+        left = _left(here, whole, time.monotonic() - self._began)
+        if fetching:
+            return f"Fetching {self._name}: {_of(here, whole)}{left}."
+        if here >= whole:
+            return f"Loaded {self._name}; getting ready …"
+        return f"Loading {self._name}: {_of(here, whole)}, layer {self._layer} of {self._layers}{left}."
+
+    @property
+    def share(self) -> float | None:
+        """The share that is fetched or, after that, loaded: 0 to 1. None: nothing of it has begun."""
+        here, whole, _ = self._so_far()
+        return min(1.0, here / whole) if self._name and whole else None
+
+    def _so_far(self) -> tuple[float, float, bool]:
+        """The bytes that are there, all bytes, and whether they are still being fetched."""
         fetched = self._fetched  # another thread may begin the next model meanwhile
         whole = max((bar.total or 0 for bar in fetched if not bar.received), default=0)
         if not self._bytes and whole >= MIN_REPORTED_BYTES:
-            here = min(max(bar.n for bar in fetched), whole)
-            return f"Fetching {self._name}: {_of(here, whole)}{_left(here, whole, time.monotonic() - self._began)}."
-        if self._bytes >= self._total:
-            return f"Loaded {self._name}; getting ready …"
-        return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."
+            return min(max(bar.n for bar in fetched), whole), whole, True
+        return self._bytes, self._total, False
 
     def bar(self) -> type[tqdm]:
         """A progress bar class for downloads: it shows nothing and reports to this object."""

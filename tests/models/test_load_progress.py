@@ -76,6 +76,7 @@ def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:
 def test_a_download_of_several_files_is_reported_once() -> None:
     """Creates and updates progress bars as huggingface_hub's snapshot_download does."""
     loading = Loading()
+    assert loading.share is None
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     kind = loading.bar()
     files = kind(total=2, desc="Fetching 2 files")
@@ -87,7 +88,7 @@ def test_a_download_of_several_files_is_reported_once() -> None:
         bar.total += 5_000_000
         bar.update(2_000_000)
     files.update()
-    assert loading.status() == "Fetching a/model: 2.0 of 5.0 MB."
+    assert (loading.status(), loading.share) == ("Fetching a/model: 2.0 of 5.0 MB.", 0.4)
     came.update(2_000_000)
     assert loading.status() == "Fetching a/model: 4.0 of 5.0 MB.", "what came and is not written yet counts"
     came.total = 6_250_000  # more came than was foreseen

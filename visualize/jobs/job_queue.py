@@ -170,6 +170,12 @@ class QueuedJob(ABC):
         awaited = engine and engine.wait_reason
         return f"Waiting for {awaited} …" if awaited else ""
 
+    @property
+    def loaded(self) -> float | None:
+        """The share of a model that is fetched or loaded, while one is."""
+        loading = self._loading  # its own thread drops it when it ends
+        return loading.share if loading else None
+
     def engine(self, pair: str | Pair) -> Any:
         """The engine of a model pair, loaded if necessary."""
         self._loading = Loading(self.cancelled)

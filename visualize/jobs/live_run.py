@@ -126,6 +126,8 @@ class ProgressJob(ReportedJob):
             over = self.done.wait(TICK)  # checked first, so that nothing before ``done`` is missed
             self._end_if_absent()
             record = self.record()
+            if (share := self.loaded) is not None:
+                record = record | {"share": share}
             if record != shown:
                 shown = record
                 yield record
@@ -183,7 +185,8 @@ class LiveJob(ReportedJob):
                 wait = min(2 * wait, TICK)
             elif (status := self.status()) != shown:
                 shown = status
-                yield line({"status": status})
+                share = self.loaded
+                yield line({"status": status} | ({} if share is None else {"share": share}))
         if self.problem:
             yield line({"problem": self.problem})
         elif not self.events:

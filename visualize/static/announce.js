@@ -80,6 +80,7 @@ export function addSentences(stage, line) {
     line.ariaLive = aloud ? "polite" : "off";
     write(line, text);
     line.classList.toggle("problem", failed);
+    line.classList.remove("loading");
     if (stage.fleeting()) line.classList.toggle("long", text.length > room);
     else fit();
   }
@@ -105,5 +106,11 @@ export function addSentences(stage, line) {
     quietUntil = performance.now() + milliseconds;
   }
 
-  Object.assign(stage, { say, sayNow, hush, fit });
+  /** Show as a bar under the sentence how much of a model is there. */
+  function loads(share) {
+    line.classList.toggle("loading", share !== null);
+    line.style.setProperty("--share", share ?? 0);
+  }
+
+  Object.assign(stage, { say, sayNow, hush, fit, loads });
 }

@@ -135,6 +135,7 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
   function take(record) {
     if (record.status) {
       sayNow(record.status);
+      stage.loads(record.share ?? null);
       stage.hush(0); // what follows is said at once
     }
     if (record.problem || record.stopped) {
