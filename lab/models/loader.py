@@ -35,7 +35,7 @@ from lab.models.meta_model import parameters, refuse_misfit, refuse_short_files,
 from lab.models.model_shape import ModelShape
 from lab.models.mtp_head import is_mtp_weight, load_mtp_head
 from lab.models.numerical_check import refuse_disagreement
-from lab.models.quantization import refuse_quantized
+from lab.models.quantization import quantization_method, refuse_quantized
 from lab.models.support import refuse_unsupported
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -211,6 +211,11 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
                 faults.append(f"{weight[:80]!r} does not belong there")
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        if method := quantization_method(model.config):
+            raise ModelLoadError(
+                f"{name} could not be loaded: its weights are quantised ({method}), in a form that is not known here "
+                f"({faults[0]}{more}). Choose the model's unquantised weights."
+            )
         raise ModelLoadError(
             f"{name} could not be loaded: its weights are not those of the {type(model).__name__} that its config.json "
             f"describes: {'; '.join(faults[:3])}{more}. Its files are incomplete, or one of them is another model's: "

@@ -61,6 +61,18 @@ def quantised(method: str) -> Change:
     return change
 
 
+def packed(method: str) -> Change:
+    """Quantised weights under other names, as exllama's are."""
+
+    def change(where: Path) -> None:
+        quantised(method)(where)
+        found = load_file(where / WEIGHTS)
+        parts = {name.replace(".weight", ".trellis"): found.pop(name).short() for name in [*found] if "proj" in name}
+        save_file(found | parts, where / WEIGHTS, metadata={"format": "pt"})
+
+    return change
+
+
 def minimax(where: Path) -> None:
     (where / WEIGHTS).unlink()
     kinds = ["linear_attention", "full_attention", "linear_attention"]
@@ -73,6 +85,7 @@ TABLE: dict[str, tuple[Change, dict[str, str], str, str]] = {  # what is changed
     "adapter": (adapter, {}, f"is an adapter (LoRA) for {BASE}", "merge_and_unload()"),
     "GGUF": (gguf, {}, "is in GGUF, which llama.cpp reads", "the model that it was made from"),
     "nvfp4": (quantised("nvfp4"), {}, "weights are quantised (nvfp4)", "unquantised weights"),
+    "unknown form": (packed("exl3"), {}, "weights are quantised (exl3), in a form", "unquantised weights"),
     "t5": (configured(T5Config()), {}, "encoder-decoder", "models work"),
     "Griffin": (configured(RecurrentGemmaConfig()), {}, "keep their state in a way of their own", "models work"),
     "minimax": (minimax, {}, "% off", "models work"),
