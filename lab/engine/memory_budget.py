@@ -19,6 +19,7 @@ from lab.kv_cache.kv_cache import (
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
 from lab.kv_cache.storage import bytes_per_token
 from lab.models.language_model import LanguageModel
+from lab.models.recurrent_layers import STATES
 from lab.util.device_memory import free_bytes
 from lab.util.messages import counted
 
@@ -28,8 +29,8 @@ LEFT_BYTES = {"cuda": 128 * 2**20}
 """What caches leave on a device at least, for a step: activations, logits, graphs, and cuBLAS's workspace (32 MiB on an
 H100). With 3 MiB left, a Llama 1B could read no prompt on an H200; with 60 it could, in small chunks and without
 graphs."""
-STATES = 2
-"""Recurrent states of a running sequence: before a step and after it."""
+KEPT_STATES = 128
+"""Recurrent states that are kept with prefixes at most: two each of 64 sequences."""
 FULL_CONTEXTS = 8
 """The full contexts that a pool has room for at most when num_blocks is None."""
 
@@ -65,6 +66,17 @@ class Budget:
         state = self._states(self._own["draft"])
         return max(1, min(self._max_num_seqs, self.limit // 2 // (STATES * state))) if state else self._max_num_seqs
 
+    @property
+    def running_states(self) -> int:
+        """Most recurrent states of the sequences that run at once."""
+        return STATES * self.max_num_seqs
+
+    @property
+    def max_states(self) -> int:
+        """Most recurrent states that are kept with prefixes, in a quarter of the memory at most."""
+        state = self._states(None)  # none of a draft's
+        return max(1, min(KEPT_STATES, self.limit // 4 // state)) if state else 0
+
     def lower(self, limit: int) -> None:
         """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
         self._limit = limit
@@ -80,7 +92,7 @@ class Budget:
         if not config.kv_cache:
             return CacheConfig("auto", "", False, size, 0, False, "lru", *computed)
         block_bytes = max(1, size * self._slot_bytes(config, self._own.values()))  # 0 without attention
-        fitting = max(0, self.limit - self._states_bytes) // block_bytes
+        fitting = max(0, self.limit - self._states_bytes(config)) // block_bytes
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds "
@@ -125,12 +137,12 @@ class Budget:
 
     def cache_bytes(self, cache: CacheConfig) -> int:
         slots = cache.num_blocks * cache.block_size
-        return slots * self._slot_bytes(cache, self._own.values()) + (self._states_bytes if slots else 0)
+        return slots * self._slot_bytes(cache, self._own.values()) + (self._states_bytes(cache) if slots else 0)
 
-    @property
-    def _states_bytes(self) -> int:
-        """Of all sequences that run at once."""
-        return self.max_num_seqs * STATES * self._states(self._own["draft"])
+    def _states_bytes(self, config: EngineConfig | CacheConfig) -> int:
+        """Of all sequences that run at once, and of those kept with prefixes."""
+        kept = self.max_states * self._states(None) if config.enable_prefix_caching else 0
+        return self.running_states * self._states(self._own["draft"]) + kept
 
     def state_bytes(self, config: EngineConfig) -> int:
         """Bytes of a request's recurrent state, beside its blocks: its draft model's included."""

@@ -175,12 +175,11 @@ class Processor:
 
     def _without_prefixes(self, config: EngineConfig) -> tuple[EngineConfig, tuple[str, ...]]:
         """The configuration without prefix caching, with a sentence, if its drafter could not go on after a prefix: a
-        draft with recurrent layers, of which no state is kept, or a head that reads the hidden states of the token
-        before, where the target has none."""
-        drafter = {"draft": self._draft, "eagle3": self._target, "mtp": self._target}.get(config.speculative)
+        draft with recurrent layers, of which no state is kept."""
+        drafter = self._draft if config.speculative == "draft" else None
         if not (config.enable_prefix_caching and drafter and drafter.recurrent):
             return config, ()
-        note = f"Prefix caching is off: {drafter.name} has recurrent layers, of which this drafter needs more."
+        note = f"Prefix caching is off: the draft {drafter.name} has recurrent layers, whose states are not kept."
         return replace(config, enable_prefix_caching=False), (note,)
 
     def _refuse_drafter(self, config: EngineConfig) -> None:

@@ -160,6 +160,7 @@ class Scheduler:
         if self._blocks:
             emit, paged = sequence.recorder.emit, sequence.config.paged
             table = new_table(self._blocks, sequence.seq_id, emit, paged=paged, copy=self._copy)
+            table.states_behind = sequence.states_lag
             cached, found = self._shared(sequence, parent)
         scheduled = self._share(sequence, len(sequence.tokens) - cached, budget, alone=alone)
         if scheduled is None or not self._fits(scheduled, cached, found):
@@ -183,7 +184,8 @@ class Scheduler:
         if table:
             if found:
                 table.attach_cached_blocks(found, sequence.config.cache_priority)
-                table.roll_back(cached)
+                table.roll_back(cached, sequence.states_lag)
+                table.state = self._blocks.states.use(table.prefix(cached)) if sequence.recurrent else None
             elif cached:
                 table.fork_from(parent.table, cached)
             sequence.draft.num_computed = min(cached, parent.draft.num_computed) if parent and not found else cached
@@ -204,15 +206,17 @@ class Scheduler:
             if not parent.table.holds(cached):
                 return 0, []
         elif sequence.shares_prefixes:
-            root, recurrent = sequence.prefix_root, sequence.recurrent
-            found = find_cached_blocks(self._blocks, sequence.tokens, root, with_state=recurrent)
+            how = {"with_state": True, "behind": sequence.states_lag} if sequence.recurrent else {}
+            found = find_cached_blocks(self._blocks, sequence.tokens, sequence.prefix_root, **how)
             cached = len(found[0]) * self._blocks.block_size if found else 0
         else:
             return 0, []
         if sequence.states_lag:
             # The head reads a token with the hidden states of the one before, which no cache has: so one token is
-            # computed again, into a copy of a block in which the head has read it.
-            cached -= cached % self._blocks.block_size == 0
+            # computed again, into a copy of a block in which the head has read it. In recurrent layers, all of that
+            # block: their states are kept where blocks end.
+            if cached % self._blocks.block_size == 0:
+                cached -= self._blocks.block_size if sequence.recurrent else 1
             if cached <= 0 or self._blocks.block_size == 1:
                 return 0, []
         return cached, found

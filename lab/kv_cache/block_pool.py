@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from lab.config import HIGHEST_PRIORITY
 from lab.errors import PoolExhaustedError
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
-from lab.kv_cache.prefix_cache import Prefix, PrefixIndex
+from lab.kv_cache.prefix_cache import KeptStates, Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
 from lab.util.messages import counted
 
@@ -41,10 +41,11 @@ class Occupancy(NamedTuple):
 
 
 class BlockPool:
-    """The blocks of one cache: their references, and which prefixes they hold.
+    """The blocks of one cache: their references, which prefixes they hold, and ``states`` that are kept with those.
 
     ``eviction`` says which cached block is given up when no free one is left. "lru": the least
     recently used. "priority": the least recently used of the lowest priority. ``groups``: a block holds one's layers.
+    ``max_states``: most recurrent states kept with prefixes.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class BlockPool:
         *,
         eviction: Eviction = "lru",
         groups: tuple[KVCacheGroup, ...] = ONE_GROUP,
+        max_states: int = 0,
     ) -> None:
         self.groups = groups
         self.num_blocks = num_blocks
@@ -62,6 +64,7 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._free = list(range(num_blocks))  # ascending
         self._prefixes = PrefixIndex()
+        self.states = KeptStates(max_states)
         self._priority: dict[int, int] = {}  # of stored blocks; always 0 with "lru"
         # One per priority, the least recently used block first. (An OrderedDict has its first key at hand; a dict
         # searches for it behind all that were removed before.)
@@ -164,9 +167,11 @@ class BlockPool:
                 self._raise(held, priority)
         return added
 
-    def find_cached_prefix(self, tokens: Sequence[int], root: Prefix, *, with_state: bool = False) -> CachedBlocks:
+    def find_cached_prefix(
+        self, tokens: Sequence[int], root: Prefix, *, with_state: bool = False, behind: int = 0
+    ) -> CachedBlocks:
         """The stored blocks that hold the beginning of ``tokens``, with their prefixes. ``with_state``: those up to the
-        last one after which a recurrent state is kept.
+        last one after which a recurrent state is kept, and ``behind`` more.
 
         At least one token is left over: computing it gives the next token's logits.
         """
@@ -178,7 +183,7 @@ class BlockPool:
                 break
             prefix = self.prefix(block)  # the index's own chain, so that the next comparison stops here
             found.append((block, prefix))
-        while with_state and found and found[-1][1].state is None:
+        while with_state and found and not has_state(found, behind):
             found.pop()
         return found
 
@@ -207,9 +212,15 @@ class BlockPool:
     def _evict(self, emit: Emit) -> int:
         block, _ = next(filter(None, self._cached)).popitem(last=False)
         del self._priority[block]
+        self.states.drop(self.prefix(block))
         self._prefixes.remove(block)
         emit(BlockEvicted, block=block)
         return block
+
+
+def has_state(chain: CachedBlocks, behind: int) -> bool:
+    """True if a recurrent state is kept ``behind`` blocks before the chain's end."""
+    return len(chain) > behind and chain[-1 - behind][1].state is not None
 
 
 def _first_contiguous(free: list[int], count: int) -> int | None:

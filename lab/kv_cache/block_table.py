@@ -35,9 +35,13 @@ class BlockTable:
         emit: reports what becomes of them.
         group: whose layers these are (``lab.kv_cache.kv_cache_groups``).
         skipped: how many of the first blocks are freed, since no later token sees them: those entries are -1.
+        state: of recurrent layers, kept with the prefix that it begins with. None: there is none.
+        states_behind: how many blocks before the last full one the state is to be kept for whoever goes on from there.
     """
 
     skipped = 0
+    state: object = None
+    states_behind = 0
 
     def __init__(
         self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None, group: int = 0
@@ -156,15 +160,15 @@ class BlockTable:
 
     # -- freeing ----------------------------------------------------------------------------
 
-    def roll_back(self, length: int) -> None:
-        """Set how many positions are in use. Paged: free the blocks after them.
+    def roll_back(self, length: int, behind: int = 0) -> None:
+        """Set how many positions are in use. Paged: free the blocks after them and ``behind`` more.
 
         Nothing is erased: the next write overwrites what the stale slots hold.
         """
         self.length = length
         del self._prefixes[length // self.pool.block_size :]
         if self.paged:
-            self._free_from(-(-length // self.pool.block_size))
+            self._free_from(-(-(length + behind) // self.pool.block_size))
 
     def release(self) -> None:
         """Free every block, the last one first: it is then evicted first, and a beginning is of more use."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from lab.kv_cache.block_pool import BlockPool, CachedBlocks, Emit
+from lab.kv_cache.block_pool import BlockPool, CachedBlocks, Emit, has_state
 from lab.kv_cache.block_table import BlockTable, CopyBlock
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, FullAttentionSpec, SlidingWindowSpec
 from lab.kv_cache.prefix_cache import Prefix
@@ -75,10 +75,10 @@ class HybridBlockTable(BlockTable):
         for table in self.others:
             table.cache_full_blocks(tokens, length, group_root(root, table.group), priority)
 
-    def roll_back(self, length: int) -> None:
-        super().roll_back(length)
+    def roll_back(self, length: int, behind: int = 0) -> None:
+        super().roll_back(length, behind)
         for table in self.others:
-            table.roll_back(length)
+            table.roll_back(length, behind)
 
     def release(self) -> None:
         super().release()
@@ -103,13 +103,13 @@ def _table(
 
 
 def find_cached_blocks(
-    pool: BlockPool, tokens: Sequence[int], root: Prefix, *, with_state: bool = False
+    pool: BlockPool, tokens: Sequence[int], root: Prefix, *, with_state: bool = False, behind: int = 0
 ) -> list[CachedBlocks]:
     """The blocks of each group that hold the beginning of ``tokens``, as far as all groups have what the next token
     sees: a group with a window needs the blocks within it alone. Empty: none. Otherwise as
     ``BlockPool.find_cached_prefix``."""
     if pool.groups == ONE_GROUP:
-        found = pool.find_cached_prefix(tokens, root, with_state=with_state)
+        found = pool.find_cached_prefix(tokens, root, with_state=with_state, behind=behind)
         return [found] if found else []
     size, chains = pool.block_size, []
     for group in range(len(pool.groups)):
@@ -122,10 +122,10 @@ def find_cached_blocks(
         chains.append(chain)
     runs = [list(accumulate(chain, _run, initial=0)) for chain in chains]  # of blocks there, up to each
     for length in range(len(chains[0]), 0, -1):
-        # One less, since a drafter may have the last token computed again.
-        skipped = [group.spec.num_skipped(length * size - 1) // size for group in pool.groups]
+        # A drafter may have the last token computed again, or the last block.
+        skipped = [group.spec.num_skipped(length * size - max(1, behind * size)) // size for group in pool.groups]
         there = all(run[length] >= length - first for run, first in zip(runs, skipped, strict=True))
-        if there and not (with_state and chains[0][length - 1][1].state is None):
+        if there and (not with_state or has_state(chains[0][:length], behind)):
             return [
                 [(block if i >= first else None, prefix) for i, (block, prefix) in enumerate(chain[:length])]
                 for chain, first in zip(chains, skipped, strict=True)

@@ -111,7 +111,7 @@ class KVCache:
     """A pool of blocks and what its slots hold. Target and draft have a storage each and share the blocks: position i
     of a sequence has one slot number, under which the target keeps its keys and values and the draft its own; and so
     have ``heads`` that draft from the target's hidden states, by kind. Of a target with several groups, the first one's
-    slots are meant."""
+    slots are meant. ``max_states``: as ``BlockPool``."""
 
     def __init__(
         self,
@@ -119,10 +119,13 @@ class KVCache:
         target: CachedModel,
         draft: CachedModel | None,
         heads: Mapping[str, CachedModel] | None = None,
+        *,
+        max_states: int = 0,
     ) -> None:
         skipped = config.kv_cache_dtype_skip_layers
         groups = groups_of(target, shared=bool(draft or heads), paged=config.paged, skipped=skipped)
-        self.blocks = BlockPool(config.num_blocks, config.block_size, eviction=config.eviction, groups=groups)
+        how = {"eviction": config.eviction, "groups": groups, "max_states": max_states}
+        self.blocks = BlockPool(config.num_blocks, config.block_size, **how)
         self.target = _storage(target, config, groups, skipped)
         self.draft = _storage(draft, config) if draft else None
         self.heads = {kind: _storage(head, config) for kind, head in (heads or {}).items()}

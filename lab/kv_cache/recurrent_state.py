@@ -111,7 +111,7 @@ class RecurrentState:
     def __init__(self, begin: Checkpoint | None = None) -> None:
         """``begin``: that to go on from, as others may; None: there is no text yet."""
         self.marks = [Checkpoint(begin.position, dict(begin.layers)) if begin else Checkpoint(0)]
-        self._kept: dict[bool, Prefix] = {}  # by whether a prompt was read
+        self._kept: dict[bool, list[tuple[int, Prefix]]] = {True: [], False: []}  # by whether a prompt was read
         self._computing: list[Checkpoint] = []
         self.rollback: Rollback = "recompute"
         self.uncertain = 0
@@ -150,33 +150,36 @@ class RecurrentState:
         last = other.marks[-1]
         self.marks = [Checkpoint(last.position, dict(last.layers))]
 
-    def begin(self, count: int, uncertain: int, rollback: Rollback, block_size: int | None = None) -> None:
+    def begin(
+        self, count: int, uncertain: int, rollback: Rollback, block_size: int | None = None, behind: int = 0
+    ) -> None:
         """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected. ``block_size``: there is
-        to be a state where the last block ends before the pass's last token."""
+        to be a state where the last block ends before the pass's last token, and where ``behind`` before it end."""
         start, stop = self.marks[-1].position, self.marks[-1].position + count
         ends = {stop, *range(stop - uncertain, stop)} if uncertain and rollback == "snapshots" else {stop}
         if block_size:
-            ends.add((stop - 1) // block_size * block_size)
+            ends |= {((stop - 1) // block_size - n) * block_size for n in range(behind + 1)}
         self._reads_prompt = count > 1 and not uncertain
         self.uncertain, self.rollback = uncertain, rollback
         self._computing = [self.marks[-1], *(Checkpoint(end) for end in sorted(ends) if end > start)]
         self.marks += self._computing[1:]
 
     def keep(self, table: BlockTable) -> None:
-        """Keep the state at the end of the last full block with the block's prefix, for others to go on from. Of each
-        sequence there are two: the last one within its prompt (before its last token, which the same prompt computes),
-        and the last one after it."""
-        size, longest = table.pool.block_size, table.length - self._reads_prompt
-        for mark in reversed(self.marks):
-            if mark.position % size or mark.position > longest or not mark.layers:
+        """Keep the state at the end of the last full block with the block's prefix, for others to go on from, and at
+        the ends of ``table.states_behind`` before it. Of each sequence there are two: the last one within its prompt
+        (before its last token, which the same prompt computes), and the last one after it."""
+        size, longest, states = table.pool.block_size, table.length - self._reads_prompt, table.pool.states
+        kept = self._kept[self._reads_prompt]
+        table.state = None  # it was taken over
+        for mark in self.marks:
+            newer = mark.position > (kept[-1][0] if kept else 0)
+            if not newer or mark.position % size or mark.position > longest or not mark.layers:
                 continue
-            if not mark.position or (prefix := table.prefix(mark.position)) is None or prefix.state:
-                return
-            if last := self._kept.get(self._reads_prompt):
-                last.state = None
-            self._kept[self._reads_prompt] = prefix
-            prefix.state = Checkpoint(mark.position, dict(mark.layers))
-            return
+            if (prefix := table.prefix(mark.position)) and not prefix.state:
+                states.keep(prefix, Checkpoint(mark.position, dict(mark.layers)))
+                kept.append((mark.position, prefix))
+                if len(kept) > 1 + table.states_behind:
+                    states.drop(kept.pop(0)[1])
 
     def run(self, layer: int, inputs: torch.Tensor, compute: Compute) -> torch.Tensor:
         """One layer's part of the pass: [1, count, H] -> [1, count, H]."""

@@ -5,6 +5,7 @@ recurrent layer would take them for one text. So it is given them sequence by se
 """
 
 import functools
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from lab.trace.events import RecurrentRolledBack
 
 UPDATES = {"update_conv_state", "update_recurrent_state"}
 """Methods of transformers' ``Cache`` by whose names a module is known that keeps a state."""
+STATES = 2
+"""States of a sequence in a pass: before it and after it."""
 SCAN = "mamba_selective_scan"
 """A function of transformers by whose name a module is known that begins anew with several tokens, whatever its state:
 Mamba's, of Jamba."""
@@ -35,8 +38,8 @@ class PassPart(NamedTuple):
         uncertain: how many of the last may be rejected.
         state: None without a cache: the tokens are a whole text.
         settled: tokens that will never be rejected.
-        block_size: of blocks that others may share: then there is a state at the end of the last full one. None: they
-            do not.
+        block_size: of blocks that others may share: then there is a state at the end of the last full one, and of
+            ``behind`` before it. None: they do not.
         emit: where a rollback is reported. None: nowhere.
     """
 
@@ -46,6 +49,7 @@ class PassPart(NamedTuple):
     state: RecurrentState | None = None
     settled: int = 0
     block_size: int | None = None
+    behind: int = 0
     emit: Emit | None = None
 
 
@@ -57,8 +61,8 @@ class RollbackCosts(NamedTuple):
     recompute_ms: float
 
     @property
-    def cheaper(self) -> Rollback:
-        return "snapshots" if self.snapshots_ms < self.recompute_ms else "recompute"
+    def snapshots_are_cheaper(self) -> bool:
+        return self.snapshots_ms < self.recompute_ms
 
 
 _parts: ContextVar[tuple[Sequence[PassPart], Compute] | None] = ContextVar("parts", default=None)
@@ -70,11 +74,14 @@ class RecurrentLayers:
 
     Attributes:
         rollback: how a state goes back; None: the way that takes less time here, measured for each number of tokens.
+        max_states: most states that the sequences of a pass may have together. Where snapshots would be more, a state
+            is computed again. None: any number.
     """
 
     def __init__(self, layers: dict[int, nn.Module], width: int) -> None:
         """``width``: of the hidden states that go through the layers."""
         self.rollback: Rollback | None = None
+        self.max_states: int | None = None
         self._layers, self._width = layers, width
         for module in layers.values():
             if not hasattr(module, "whole_text"):
@@ -96,11 +103,13 @@ class RecurrentLayers:
     @contextmanager
     def computing(self, parts: Sequence[PassPart]) -> Iterator[None]:
         """Within, a pass of the model is over these parts, in the order of their rows."""
+        spare = math.inf if self.max_states is None else self.max_states - STATES * len(parts)
         for part in parts:
             if part.state is not None:
                 self.rewind(part.state, part.start, part.settled, part.emit)
-                count, rollback = part.rows.stop - part.rows.start, self._rollback(part.uncertain)
-                part.state.begin(count, part.uncertain, rollback, part.block_size)
+                count, rollback = part.rows.stop - part.rows.start, self._rollback(part.uncertain, spare)
+                spare -= part.uncertain if rollback == "snapshots" else 0
+                part.state.begin(count, part.uncertain, rollback, part.block_size, part.behind)
         token = _parts.set((parts, self._compute))
         try:
             yield
@@ -126,8 +135,10 @@ class RecurrentLayers:
                 state_bytes=state.bytes,
             )
 
-    def _rollback(self, uncertain: int) -> Rollback:
-        return self.rollback or (self.costs(uncertain + 1).cheaper if uncertain else "recompute")
+    def _rollback(self, uncertain: int, spare: float) -> Rollback:
+        """How a state goes back before the last tokens of a pass, with room for ``spare`` states after them."""
+        cheaper = "snapshots" if 0 < uncertain <= spare and self.costs(uncertain + 1).snapshots_are_cheaper else None
+        return self.rollback or cheaper or "recompute"
 
     @torch.inference_mode()
     def _measured(self, tokens: int) -> RollbackCosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 
@@ -10,6 +11,7 @@ import torch
 
 from lab import EngineConfig, SamplingParams, UnsupportedModelError
 from lab.backends.torch.sampler import distribution
+from lab.engine import memory_budget
 from lab.engine.engine import Engine
 from lab.kv_cache.recurrent_state import LayerState, RecurrentState
 from lab.load import new_engine
@@ -17,6 +19,7 @@ from lab.measure.interval import g_test
 from lab.models.language_model import LanguageModel
 from lab.models.model_shape import STATE_LENGTH
 from lab.models.numerical_check import refuse_disagreement
+from lab.models.recurrent_layers import RollbackCosts
 from lab.trace.events import Admitted, BlockEvicted, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
 from tests.engine.test_acceptance import REJECT_BELOW
@@ -242,6 +245,47 @@ def test_states_of_sequences_that_run_at_once_take_memory_from_blocks() -> None:
         assert runs[0].started.state_bytes == runs[0].metrics.state_bytes == state
     assert lab.generate("A", EngineConfig(speculative="draft"), sampling).started.state_bytes == both
     assert lab.generate("A", EngineConfig(kv_cache=False), sampling).started.state_bytes == 0
+
+
+def test_states_kept_with_prefixes_take_memory_from_blocks() -> None:
+    """A quarter of it at most."""
+    config, state = EngineConfig(paged=True, block_size=4), hybrid().target.recurrent.state_bytes
+    block = 4 * hybrid().token_bytes(EngineConfig(speculative="draft"))
+    for kv_bytes, kept in ((700 * state, 128), (100 * state, 25)):
+        lab = hybrid(max_num_seqs=1, kv_bytes=kv_bytes)
+        free = kv_bytes - 2 * (state + lab.draft.recurrent.state_bytes)
+        assert lab.default_num_blocks(config) == free // block
+        shared = dataclasses.replace(config, enable_prefix_caching=True)
+        assert lab.default_num_blocks(shared) == (free - kept * state) // block
+
+
+def test_the_kept_state_that_was_used_least_recently_is_dropped(monkeypatch) -> None:
+    """Then its prefix is computed again, though its blocks are still there."""
+    monkeypatch.setattr(memory_budget, "KEPT_STATES", kept := 4)
+    config = EngineConfig(paged=True, block_size=4, enable_prefix_caching=True)
+    sampling, lab = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True), hybrid()
+
+    def found(text: str) -> bool:
+        run = lab.generate(f"{text} upon a time", config, sampling)
+        assert run.token_ids == continued(tuple(run.prompt_token_ids), 1)
+        return run.metrics.cached_prompt_tokens > 0
+
+    texts = [f"{i}" for i in range(kept)]
+    assert not any(map(found, texts))
+    assert all(map(found, texts))
+    assert not found("one more")
+    assert [found(text) for text in ("1", "2", "3", "0")] == [True, True, True, False]
+    assert lab.occupancy().free > 0, "nothing was evicted"
+
+
+def test_snapshots_are_taken_only_where_their_states_have_room(monkeypatch) -> None:
+    monkeypatch.setattr(RollbackCosts, "snapshots_are_cheaper", True)
+    config = EngineConfig(speculative="early_exit", num_speculative_tokens=3)
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    for at_once, methods in ((1, {"recompute"}), (3, {"snapshots"})):
+        run = hybrid(max_num_seqs=at_once).generate("Once upon a time", config, sampling)
+        assert {event.method for event in tiny_models.of(run, RecurrentRolledBack)} == methods
+        assert run.token_ids == continued(tuple(run.prompt_token_ids), 30)
 
 
 def sums(layer: int, inputs: torch.Tensor, after: LayerState) -> torch.Tensor:

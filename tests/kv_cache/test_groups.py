@@ -17,18 +17,21 @@ from lab.trace.events import BlockAllocated, BlockCopied, BlockFreed, BlockShare
 
 ROOT = Prefix.root("weights")
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)
+STATES = 3
 WINDOWS = [[None, 3], [5], [None, 1, 4, 1], [3, 6]]
 
 
 class GroupsMachine(RuleBasedStateMachine):
-    """Sequences start, share, draft, roll back, go on and end. A slot holds its group and the tokens up to it."""
+    """Sequences start, share, draft, roll back, go on and end. A slot holds its group and the tokens up to it, and a
+    recurrent state those before it: some are kept where blocks end."""
 
     owners = Bundle("owners")
 
-    @initialize(windows=st.sampled_from(WINDOWS), shared=st.booleans())
-    def begin(self, windows, shared):
-        self.size = 2
-        self.pool = BlockPool(24, self.size, groups=kv_cache_groups(windows, shared=shared))
+    @initialize(windows=st.sampled_from(WINDOWS), shared=st.booleans(), recurrent=st.booleans())
+    def begin(self, windows, shared, recurrent):
+        self.size, self.recurrent = 2, recurrent
+        self.pool = BlockPool(24, self.size, groups=kv_cache_groups(windows, shared=shared), max_states=STATES)
+        self.stored: set[Prefix] = set()
         self.started = 0
         self.slots: dict[int, tuple] = {}
         self.open: dict[BlockTable, list[int]] = {}
@@ -71,13 +74,21 @@ class GroupsMachine(RuleBasedStateMachine):
         table.roll_back(len(known))
         self.open[table] = known
         table.cache_full_blocks(known, len(known), ROOT, 0)
+        whole = len(known) // self.size * self.size
+        if self.recurrent and (prefix := table.prefix(whole)) and not prefix.state:
+            self.pool.states.keep(prefix, known[:whole])
+            self.stored.add(prefix)
 
-    @rule(target=owners, tokens=TOKENS, rejected=st.integers(0, 3))
-    def start(self, tokens, rejected):
+    @rule(target=owners, tokens=TOKENS, rejected=st.integers(0, 3), behind=st.integers(0, 1))
+    def start(self, tokens, rejected, behind):
+        """``behind``: the last block that is found is computed again."""
         table = self.new_table()
-        if found := find_cached_blocks(self.pool, tokens, ROOT):
+        if found := find_cached_blocks(self.pool, tokens, ROOT, with_state=self.recurrent, behind=behind):
             table.attach_cached_blocks(found, 0)
             assert 0 < table.length < len(tokens)
+            if self.recurrent:
+                table.roll_back(table.length - behind * self.size, behind)
+                assert self.pool.states.use(table.prefix(table.length)) == tokens[: table.length]
         self.open[table] = tokens[: table.length]
         self.compute(table, tokens, rejected)
         return table
@@ -112,6 +123,12 @@ class GroupsMachine(RuleBasedStateMachine):
         assert held == self.held
         for block in range(self.pool.num_blocks):
             assert self.pool.references(block) == list(held.values()).count(block)
+
+    @invariant()
+    def states_are_few_and_of_prefixes_that_can_be_found(self):
+        kept = [prefix for prefix in self.stored if prefix.state]
+        assert len(kept) <= STATES
+        assert all(self.pool.stored(prefix) is prefix for prefix in kept)
 
     @invariant()
     def what_the_next_token_sees_is_there(self):

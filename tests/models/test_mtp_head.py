@@ -1,6 +1,7 @@
 """MTP heads in checkpoints as DeepSeek, GLM and Qwen3.5 publish them: read, computed, and drafted with."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,26 @@ def test_the_text_is_that_of_plain_decoding(tmp_path, kind, config):
     assert [run.token_ids for run in runs] == expected
     assert all(of(run, Proposed) and not of(run, FellBack) for run in runs)
     assert sum(run.metrics.mean_acceptance_length for run in runs) > 2 * 1.2
+
+
+@pytest.mark.slow
+def test_after_a_prefix_of_a_hybrid_its_head_needs_a_block_more(tmp_path):
+    """As users of vLLM found (issue 54360): a hit is a block short, since the head reads a token with the hidden states
+    of the one before, and states to compute those from are kept where blocks end."""
+    saved(tmp_path, "qwen3_5_text")
+    unit, engine = 4, load_engine(tmp_path, max_num_batched_tokens=33)
+    config = EngineConfig(paged=True, block_size=unit, enable_prefix_caching=True)
+    drafted = replace(config, speculative="mtp", num_speculative_tokens=3)
+    greedy = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    for length in (3, 5, 8, 9, 33, 34, 37, 70):
+        prompt = [(7 * i + length) % 250 for i in range(length)]
+        plain, again, first, *others = (engine.generate(prompt, it, greedy) for it in (config,) * 2 + (drafted,) * 3)
+        assert {tuple(run.token_ids) for run in (again, first, *others)} == {tuple(plain.token_ids)}
+        assert first.metrics.cached_prompt_tokens == 0
+        assert again.metrics.cached_prompt_tokens == (length - 1) // unit * unit
+        for run in others:
+            assert run.metrics.cached_prompt_tokens == max(0, (length - 1) // unit - 1) * unit
+    assert engine.occupancy().live == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -76,8 +76,7 @@ class TorchBackend(Backend):
                 continue
             state = self._recurrent.get(new.table)
             if state is None:
-                found = new.table.prefix(new.start)
-                state = self._recurrent[new.table] = RecurrentState(found and found.state)
+                state = self._recurrent[new.table] = RecurrentState(new.table.state)
             if self._origin and new.start == settled[i]:
                 state.follow(self._origin.recurrent_state(new))
             parts.append(
@@ -88,6 +87,7 @@ class TorchBackend(Backend):
                     state=state,
                     settled=settled[i],
                     block_size=new.table.pool.block_size if new.table.paged else None,
+                    behind=new.table.states_behind,
                     emit=new.table.emit,
                 )
             )
