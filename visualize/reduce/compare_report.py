@@ -192,8 +192,8 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     speculating = any(config.speculative != "off" for config in configs.values())
     if first.sampling.greedy and speculating and (share := _repeated(first.token_ids)) >= REPETITIVE:
         notes.append(
-            f"{share:.0%} of this text's runs of four tokens are in it before: greedy text of a small model repeats "
-            "itself, and is easier to draft than other text."
+            f"This greedy text repeats itself: {share:.0%} of its runs of four tokens occurred before. Such text is "
+            "easy to draft. Expect less acceptance at temperature 0.8."
         )
     if not first.sampling.greedy and drafting:
         notes.append(OTHER_DRAWS)
