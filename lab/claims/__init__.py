@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab.claims import comparisons, counting, exactness, quality, speculation
+from lab.claims import comparisons, counting, exactness, loads, quality, speculation
 from lab.claims.claim import Claim
 from lab.claims.rule import Rule
 
-_MODULES = (comparisons, counting, exactness, quality, speculation)
+_MODULES = (comparisons, counting, exactness, loads, quality, speculation)
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _MODULES}
 """Where the experiments are: the data names each as "module.function"."""
 

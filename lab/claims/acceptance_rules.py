@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from lab.backends.torch.rejection_sampler import residual
+from lab.backends.torch.rejection_sampler import residual, typical_threshold
 from lab.backends.torch.sampler import draw
 
 
@@ -62,3 +62,9 @@ def by_target(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tenso
     point = draws.u_next * (1 - p[draft])
     point = torch.where(point >= p.cumsum(0)[draft] - p[draft], point + p[draft], point)
     return accepted, torch.where(accepted, draft, draw(p, point))
+
+
+def by_threshold(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
+    """Acceptance of whatever the target does not find too unlikely, as typical acceptance does; else a draw from p."""
+    accepted = context.p[draws.draft] > typical_threshold(context.p)
+    return accepted, torch.where(accepted, draws.draft, draw(context.p, draws.u_next))

@@ -1,4 +1,4 @@
-"""Runs compared: settings over texts of several lengths, over several kinds of text, and over a load of requests."""
+"""Runs compared: settings over texts of several lengths, and over several kinds of text."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,7 @@ from lab.config import EngineConfig
 from lab.measure.interval import median_interval, ratios
 from lab.measure.measuring import steps
 from lab.measure.scaling_fit import CACHED, UNCACHED, step_times
-from lab.measure.throughput import memory_rows, summarise
-from lab.measure.workload import CODE, PROMPTS, held_out_prompts, write
-from lab.memory.capacity import Deployment, Lengths
-from lab.memory.catalogue import GiB
-from lab.memory.model_memory import known_models
+from lab.measure.workload import CODE, PROMPTS, held_out_prompts
 from lab.trace.run import Run
 
 TEXTS = 6
@@ -169,42 +165,3 @@ def ladder(trial: Trial, *, configs: Configs, tokens: int, claimed: Mapping[str,
         Series("measured", tuple(claimed), tuple(measured)),
     )
     return Figures(values, ClaimChart("bars", "× the first rung", "", series))
-
-
-# -- over a load -----------------------------------------------------------------------------
-
-
-def paging(trial: Trial, *, most: int, requests: int, repeats: int) -> Figures:
-    """Requests of up to ``most`` tokens in blocks for a third of them: contiguous and paged, and one after another."""
-    engine = trial.engine("matched")
-    trial.report("writing prompts, and finding out how long each answer gets")
-    half, most = (3, 48) if trial.small else (requests // 2, most)
-    rows, setting = trial.measure(lambda: memory_rows(engine, write(engine, [16] * half), most))
-    contiguous_runs = rows["contiguous, the most"]
-    policies = {
-        "alone": partial(contiguous_runs, max_num_seqs=1),
-        "contiguous": contiguous_runs,
-        "paged": rows["paged"],
-    }
-    samples = trial.take_turns(policies, 1 if trial.small else repeats)
-    contiguous, paged = (summarise(samples[name]) for name in ("contiguous", "paged"))
-
-    def over(way: str, other: str, name: str = "tokens_per_second") -> Any:
-        return median_interval(ratios(*([one[name] for one in samples[some]] for some in (way, other))))
-
-    model, lengths = known_models()["llama-3.1-8b"], Lengths(500, 4096)
-    large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
-    return Figures(
-        {
-            "requests": setting["requests"],
-            "in_contiguous": contiguous["mean_sequences"],
-            "in_paged": paged["mean_sequences"],
-            "vain": contiguous["wasted_share"],
-            "vain_paged": paged["wasted_share"],
-            "fit": over("paged", "contiguous", "mean_sequences"),
-            "faster": over("paged", "contiguous"),
-            "naive": over("paged", "alone"),
-            "batching": over("contiguous", "alone"),
-            "large": large.sequences("paged") / large.sequences("contiguous"),
-        }
-    )

@@ -1,6 +1,7 @@
 """Counted, not timed: operations of a pass from the model's shape, sizes of caches from published models, and what
 follows from an article's numbers by arithmetic."""
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from lab.engine.engine import Engine
 from lab.engine.pass_cost import PassCostModel, Span
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.measure.interval import median_interval
+from lab.measure.reference import FOLDER
 from lab.measure.scaling_fit import fit_power
 from lab.measure.theory import speedup
 from lab.memory.model_memory import ModelInfo, known_models
@@ -157,16 +159,31 @@ def cache_size(_: Trial, *, model: str, context: int, gigabytes: float) -> Figur
 
 
 def format_saving(_: Trial, *, kv_dtype: KVFormat, context: int, factor: float) -> Figures:
-    """A format's bytes per token under those of 16 bits, for every published model."""
+    """A format's bytes per token under those of 16 bits, for every published model; and with the article's scales, one
+    of 16 bits per token and head."""
     models = published(context)
     ratios = {model.name: token_bytes(model) / token_bytes(model, kv_dtype) for model in models.values()}
     one = FORMATS[kv_dtype].vector_bytes(128, HALF)
     name = min(ratios, key=ratios.__getitem__)
-    values = {"claimed": factor, "numbers": 256 / one.numbers, "scales": one.scales, "least": ratios[name]}
+    values = {"claimed": factor, "numbers": 256 / one.numbers, "article": 256 / (one.numbers + HALF.itemsize)}
+    values |= {"scales": one.scales, "least": ratios[name]}
     return Figures(values | {"most": max(ratios.values())}, words={"models": len(models), "name": name})
 
 
 # -- numbers of an article, and what follows from them ------------------------------------------
+
+
+def attention_flops(key: str, tokens: int) -> float:
+    """FLOPs of a published model's attention in a pass over a text of so many tokens."""
+    shape = known_models()[key].shape
+    return 4 * shape.layers * shape.heads * shape.head_dim * tokens * (tokens + 1) / 2
+
+
+def pass_flops(key: str, tokens: int) -> float:
+    """The same of the whole pass: two per weight and token, and attention's."""
+    model = known_models()[key]
+    return 2 * (model.parameters - model.shape.tables) * tokens + attention_flops(key, tokens)
+
 
 NAMES = {
     "speedup": speedup,
@@ -174,8 +191,11 @@ NAMES = {
     "tokens_per_round": tokens_per_round,
     "weights": lambda key: 2 * known_models()[key].parameters,
     "kv": lambda key: token_bytes(known_models()[key]),
+    "flops": pass_flops,
+    "attention": attention_flops,
 }
-"""What formulas may call: theorem 3.8 and the acceptance it takes, equation 1, a published model's bytes in 16 bits."""
+"""What formulas may call: theorem 3.8 and the acceptance it takes, equation 1, a published model's bytes in 16 bits,
+and the FLOPs of a pass and of its attention."""
 
 
 def derived(_: Trial, *, values: Mapping[str, float], formulas: Mapping[str, str]) -> Figures:
@@ -184,3 +204,11 @@ def derived(_: Trial, *, values: Mapping[str, float], formulas: Mapping[str, str
     for key, formula in formulas.items():
         found[key] = evaluate(formula, NAMES | found)
     return Figures(found)
+
+
+def recorded_prefill(_: Trial, *, machine: str) -> Figures:
+    """Milliseconds of a long prompt by torch's kinds of attention, from the record of a GPU."""
+    record = json.loads((FOLDER / f"gpu-{machine}.json").read_text("utf-8"))
+    rows = record["parts"]["2"]["result"]["prefill"]
+    slow, fast = (rows[name]["milliseconds"] for name in ("math", "flash"))
+    return Figures({"tokens": rows["flash"]["tokens"], "math": slow, "flash": fast, "faster": slow / fast})

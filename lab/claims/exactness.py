@@ -12,13 +12,14 @@ from typing import NamedTuple
 import torch
 
 from lab.backends.interface import Backend, NewTokens
-from lab.backends.torch.rejection_sampler import greedy_verify
+from lab.backends.torch.rejection_sampler import greedy_verify, typical_threshold
 from lab.backends.torch.sampler import distribution, draw
 from lab.claims.acceptance_rules import (
     AcceptanceRule,
     Context,
     Draws,
     by_target,
+    by_threshold,
     with_absolute,
     with_residual,
     with_target,
@@ -108,6 +109,31 @@ def accept_by_target(trial: Trial) -> Figures:
                 # The article's loop draws no bonus token: a fully accepted round gives gamma tokens.
                 "tokens": tokens_per_round(pq, GAMMA - 1),
                 "standard_tokens": tokens_per_round(shared, GAMMA),
+            }
+        )
+
+    return trial.measure(work)
+
+
+def accept_by_threshold(trial: Trial) -> Figures:
+    places, draft_tokens = trial.once(contexts), draft_tokens_each(trial)
+
+    def off(context: Context) -> float:
+        """Total variation between p and what comes out, by calculation."""
+        p, q = context
+        kept = torch.where(p > typical_threshold(p), q, 0.0)
+        return (kept - kept.sum() * p).abs().sum().item() / 2
+
+    def work() -> Figures:
+        value, rate = p_value(by_threshold, places, draft_tokens)
+        standard, standard_rate = p_value(with_residual, places, draft_tokens)
+        return Figures(
+            {
+                "exact": value,
+                "standard": standard,
+                "rate": rate,
+                "standard_rate": standard_rate,
+                "off": statistics.mean(map(off, places)),
             }
         )
 

@@ -22,7 +22,12 @@ from lab.memory.model_memory import known_models
 from lab.models.language_model import LanguageModel
 
 
-def int8_quality(trial: Trial, *, texts: int, tokens: int) -> Figures:
+def quality(trial: Trial, **how: int) -> Figures:
+    """What INT8 and INT4 keys and values cost, measured once for all claims."""
+    return trial.once(loss, **how)
+
+
+def loss(trial: Trial, *, texts: int, tokens: int) -> Figures:
     """Held-out beginnings, each continued by the target, read with every format; and greedy texts compared."""
     engine = trial.engine("matched")
     prompts = held_out_prompts()[: MIN_SAMPLES if trial.small else texts]
@@ -46,14 +51,15 @@ def int8_quality(trial: Trial, *, texts: int, tokens: int) -> Figures:
             for config in (EngineConfig(), EngineConfig(kv_dtype="int8"))
         )
         same += common_length(native, quantised) == tokens
-    rise = int8.perplexity_ratio.map(lambda ratio: ratio - 1)
+    rise, int4_rise = (one.perplexity_ratio.map(lambda ratio: ratio - 1) for one in (int8, int4))
     values = {
         "rise": rise.value,
         "high": rise.high,
         "kl": int8.kl.value,
         "off": int8.key_error,
         "same": same,
-        "int4_rise": int4.perplexity_ratio.value - 1,
+        "int4_rise": int4_rise.value,
+        "int4_high": int4_rise.high,
         "int4_kl": int4.kl.value,
     }
     return Figures(values, words={"tokens": tokens, "texts": len(prompts)})

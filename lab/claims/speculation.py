@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from lab.claims.claim import ClaimChart, Figures, Series
-from lab.claims.comparisons import PLAIN, Configs, decode_rate, kinds, text_sweep
+from lab.claims.comparisons import GREEDY, PLAIN, WRONG_DRAFT, Configs, decode_rate, kinds, text_sweep
 from lab.claims.trial import Trial
 from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
@@ -28,11 +28,12 @@ CONFIGS = {"plain": {}, "draft": {"speculative": "draft", "num_speculative_token
 
 
 class DraftTally(NamedTuple):
-    """Rounds of a full window in one text, and their draft tokens."""
+    """Rounds of a full window in one text, and their draft tokens. ``whole``: rounds that accepted all of them."""
 
     rounds: int
     verified: int
     accepted: int
+    whole: int = 0
 
 
 class TextSpeculation(NamedTuple):
@@ -72,8 +73,9 @@ def speculation(trial: Trial) -> dict[str, TextSpeculation]:
 
 def tally(run: Run, gamma: int) -> DraftTally:
     whole = whole_rounds(run, gamma)
-    verdicts = [event.accepted for event in run.events if isinstance(event, Verified) and event.step in whole]
-    return DraftTally(len(whole), len(verdicts), sum(verdicts))
+    verdicts = [event for event in run.events if isinstance(event, Verified) and event.step in whole]
+    accepted = [event.position for event in verdicts if event.accepted]
+    return DraftTally(len(whole), len(verdicts), len(accepted), accepted.count(gamma - 1))
 
 
 def accepted(tallies: Sequence[DraftTally]) -> Interval:
@@ -87,11 +89,41 @@ def by_kind(found: Mapping[str, TextSpeculation]) -> dict[str, Interval]:
     return rates | {f"faster: {kind}": median_interval(one.faster) for kind, one in found.items()}
 
 
+def whole_share(trial: Trial) -> Figures:
+    """The share of rounds that accepted all draft tokens, by kind of text."""
+    found = trial.once(speculation)
+    counts = {kind: [(one.whole, one.rounds) for one in found[kind].tallies] for kind in found}
+    return Figures({f"whole: {kind}": ratio_interval(*zip(*some, strict=True)) for kind, some in counts.items()})
+
+
+def drafts(trial: Trial) -> Figures:
+    """Greedy stories with the draft that was distilled for this target, and with the other."""
+    found = trial.once(speculation)
+    return Figures({f"accepted: {kind}": accepted(found[kind].tallies) for kind in (GREEDY, WRONG_DRAFT)})
+
+
+def costs(trial: Trial) -> Figures:
+    """What a draft token and a pass over a round take beside a pass over one token, text by text."""
+    runs = trial.once(text_sweep, configs=CONFIGS, tokens=TOKENS, kinds=kinds())[PLAIN]
+    each = [speculated([one], [other]) for one, other in zip(runs["draft"], runs["plain"], strict=True)]
+    times = [(1 / one.cost, one.pass_ratio) for one in each if one]
+    if not times:
+        raise LabError(f"No whole round of {GAMMA} draft tokens in {TOKENS} tokens.")
+    cheaper, wide = map(median_interval, zip(*times, strict=True))
+    return Figures({"sizes": size_ratio(trial), "cheaper": cheaper, "wide": wide})
+
+
+def size_ratio(trial: Trial) -> float:
+    """Weights of the target over the draft's, without tables of tokens."""
+    engine = trial.engine("matched")
+    target, draft = (model.layer_weights + model.head_weights for model in (engine.target, engine.draft))
+    return target / draft
+
+
 def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
     """The acceptance rate of every kind of text, beside a promised range."""
-    found, engine = trial.once(speculation), trial.engine("matched")
+    found = trial.once(speculation)
     names, rates = tuple(found), {f"accepted: {kind}": accepted(one.tallies) for kind, one in found.items()}
-    target, draft = (model.layer_weights + model.head_weights for model in (engine.target, engine.draft))
     promised = (("claimed, from", low), ("claimed, to", high))
     series = (
         Series("accepted", names, tuple(100 * rate.value for rate in rates.values())),
@@ -99,7 +131,7 @@ def acceptance(trial: Trial, *, low: float, high: float) -> Figures:
     )
     of_all = {f"of_all: {kind}": one.tokens.map(lambda tokens: (tokens - 1) / GAMMA) for kind, one in found.items()}
     return Figures(
-        {"claimed_low": low, "claimed_high": high, "sizes": target / draft, **rates, **of_all},
+        {"claimed_low": low, "claimed_high": high, "sizes": size_ratio(trial), **rates, **of_all},
         ClaimChart("bars", f"% accepted, γ {GAMMA}", "", series),
     )
 
@@ -133,6 +165,7 @@ def gains(trial: Trial) -> Figures:
         {
             **by_kind(found),
             **large,
+            "tokens": found[PLAIN].tokens,
             "cost": found[PLAIN].rounds.cost,
             "wide": found[PLAIN].rounds.pass_ratio,
             "texts": sum(one.texts for one in found.values()),

@@ -27,13 +27,22 @@ SCARCITY = 3
 """In ``memory_rows`` the pool has a third of the blocks that all requests together fill in the end."""
 
 
-def serve(engine: Engine, requests: Sequence[PlannedRequest], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All requests, arriving together, on a fresh engine that has captured its steps. Raises LabError: see ``finish``
-    and ``served``."""
+def serve(
+    engine: Engine,
+    requests: Sequence[PlannedRequest],
+    config: EngineConfig,
+    *,
+    max_num_seqs: int,
+    static: bool = False,
+) -> Figures:
+    """All requests, arriving together, on a fresh engine that has captured its steps. ``static``: so many begin
+    together, and the next ones once all of these have ended. Raises LabError: see ``finish`` and ``served``."""
     fresh = engine.clone(max_num_seqs=max_num_seqs)
     most = longest(engine, (one.prompt for one in requests)) + max(one.sampling.max_tokens for one in requests)
     fresh.warm_up(config, sequences=min(max_num_seqs, len(requests)), longest=min(most, engine.context_length))
-    return served(*finish(fresh, requests, config))
+    size = max_num_seqs if static else len(requests)
+    groups = [finish(fresh, requests[at : at + size], config) for at in range(0, len(requests), size)]
+    return served([run for runs, _ in groups for run in runs], sum(seconds for _, seconds in groups))
 
 
 def served(runs: Sequence[Run], seconds: float) -> Figures:

@@ -18,7 +18,7 @@ import pytest
 
 from lab import LabError, load_engine
 from lab.bench.output import format_record
-from lab.claims import CLAIMS, comparisons, report, speculation
+from lab.claims import CLAIMS, loads, report, speculation
 from lab.claims.claim import WORDS
 from lab.claims.comparisons import TEXTS
 from lab.claims.counting import count
@@ -86,10 +86,16 @@ UNCERTAIN = {
     "long-speedup": "at_",
     "int8-speed": "at_",
     "speedup-formula": "faster: ",
-    "two-to-three": ("faster: ", "large: "),
-    "three-to-ten": ("faster: ", "accepted: "),
+    "two-to-three": ("faster: ", "tokens"),
+    "three-to-ten": "faster: ",
+    "draft-speed": "cheaper",
+    "verify-free": "wide",
+    "often-all": "whole: ",
+    "batch-work": "at_",
+    "static-batching": "faster",
+    "naive-pytorch": "at_",
     "seven-two": "accepted: ",
-    "larger-window": ("best: ", "accepted: "),
+    "larger-window": "accepted: ",
     "ladder": "measured: ",
     "both-ten": "at_",
 }
@@ -100,7 +106,7 @@ UNCERTAIN = {
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "larger-window" else name for name in CLAIMS]
 )
 def test_every_experiment_gives_numbers_that_its_rule_decides_by(check, name) -> None:
-    if name == "paged-throughput":
+    if name in ("paged-throughput", "no-waste"):
         pytest.skip("measured with scripted rows below")
     claim = CLAIMS[name]
     found, verdict, _ = check(name)
@@ -189,8 +195,8 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check) -> Non
     [
         ("seventy-80gb", {"claimed": 80, "own": 1.342, "every": 10.74, "weights": 138}),
         ("seventy-4gb", {"claimed": 4, "own": 1.342, "sequences": 2.98, "every_sequences": 0.373}),
-        ("int8-halves", {"claimed": 2, "numbers": 2, "scales": 4, "least": 1.88, "most": 1.99}),
-        ("int4-quarters", {"claimed": 4, "numbers": 4, "scales": 8, "least": 3.55, "most": 3.56}),
+        ("int8-halves", {"claimed": 2, "numbers": 2, "article": 1.97, "scales": 4, "least": 1.88, "most": 1.99}),
+        ("int4-quarters", {"claimed": 4, "numbers": 4, "article": 3.88, "scales": 8, "least": 3.55, "most": 3.56}),
     ],
 )
 def test_sizes_are_those_of_published_configurations(check, name, expected) -> None:
@@ -253,8 +259,8 @@ def test_paging_is_compared_with_contiguous_runs_and_with_no_batching(monkeypatc
         return {"tokens_per_second": rate, "mean_sequences": sequences, "wasted_share": wasted}
 
     rows = {name: functools.partial(serve, name) for name in speeds}
-    monkeypatch.setattr(comparisons, "memory_rows", lambda *asked: (rows, {"requests": 6}))
-    monkeypatch.setattr(comparisons, "write", lambda *asked: [])
+    monkeypatch.setattr(loads, "memory_rows", lambda *asked: (rows, {"requests": 6}))
+    monkeypatch.setattr(loads, "write", lambda *asked: [])
     claim = CLAIMS["paged-throughput"]
     found = claim.find(Trial(lambda pair: None))
     values = found.values

@@ -122,7 +122,7 @@ def typical_accept(
     from it, by summing over the vocabulary. Arguments as of ``rejection_sample``; ``u`` decides nothing.
     """
     ahead = p[..., :-1, :].double()
-    threshold = (DELTA * torch.exp(-torch.special.entr(ahead).sum(-1))).clamp_max(EPSILON)
+    threshold = typical_threshold(ahead)
     likely = _of_drafted(p, draft) > threshold
     accepted = _leading(likely & _of_drafted(q, draft).isfinite())
 
@@ -131,6 +131,11 @@ def typical_accept(
     moved = kept - kept.sum(-1, keepdim=True) * ahead
     next_token = draw(row(p, accepted), _at(u_next, accepted))
     return Acceptance(accepted, next_token, threshold, total_variation=moved.abs().sum(-1) / 2)
+
+
+def typical_threshold(p: torch.Tensor) -> torch.Tensor:
+    """Probability that a draft token has to exceed. p: [..., vocabulary] float64."""
+    return (DELTA * torch.exp(-torch.special.entr(p).sum(-1))).clamp_max(EPSILON)
 
 
 METHODS = {"standard": rejection_sample, "block": block_verify, "typical": typical_accept}
