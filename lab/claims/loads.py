@@ -100,7 +100,7 @@ def eviction(
     texts = user_requests(requests, "equal", tokens, temperature=0.0, seed=1, beginning=beginning, of_every=of_every)
     found = {}
     for policy in ("lru", "priority"):
-        trial.report(f"serving {requests} requests, {policy}")
+        trial.begin(f"serving {requests} requests, {policy}", 1 + len(found), 2)
         found[policy] = trial.measure(partial(found_share, engine, texts, policy, dict(pool)))
     return Figures({**found, "sharing": sum(one.cache_priority for one in texts), "requests": requests})
 

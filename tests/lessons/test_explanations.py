@@ -289,3 +289,9 @@ def test_an_interval_that_misses_the_truth_is_said_to(high: float, misses: bool)
 @pytest.mark.parametrize(("cost", "decides"), [(0.25, True), (0.03, False)])
 def test_a_head_that_costs_less_than_its_layer_decides_nothing(cost: float, decides: bool) -> None:
     assert ("Here cost decides as well" in explained(13, runs__head__draft_cost=[cost] * 3)) == decides
+
+
+@pytest.mark.parametrize(("pairs", "misses"), [([1.04, 1.05, 1.06], True), ([0.95, 1.05, 1.02], False)])
+def test_a_disturbed_interval_that_misses_the_truth_is_said_to(pairs: list[float], misses: bool) -> None:
+    known = measured(22, noise__one__ms=[1.0] * 3, noise__same__ms=pairs)
+    assert ("It misses the truth" in course()[22].front.change.see.fill(known | {"before": known})) == misses

@@ -87,7 +87,7 @@ def test_the_file_matches_the_page_and_plans_two_classes() -> None:
     written_there = Source.read(GUIDE).body.strip()
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
-    assert [plan.minutes for plan in plans] == [75, 150]
+    assert [plan.minutes for plan in plans] == [75, 240]
 
 
 def test_a_lessons_minutes_hold_its_words_its_runs_and_its_questions() -> None:
