@@ -62,8 +62,9 @@ def counted(monkeypatch, module, name: str, *, failing_at: int | None = None) ->
 
 
 @without_gpu
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config):
+@pytest.mark.parametrize("name", sorted(CONFIGS.keys() - {"int8"}))  # which is read with a draft, too
+def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, name):
+    config = CONFIGS[name]
     attended = counted(monkeypatch, attend_kernel, "attend")
     sampling = replace(SAMPLING, max_tokens=6)
     run = on_kernels().generate(PROMPT, config, sampling)

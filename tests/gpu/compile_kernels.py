@@ -72,7 +72,8 @@ for kv_format, dtype, (new, splits) in kinds:
         longest=20,
     )
     query = torch.randn(new, 8, 128, dtype=dtype)
-    for scores in (Scores(), Scores(window=9, softcap=2.0, sinks=torch.zeros(8, dtype=dtype))):
+    whole = Scores(window=9, softcap=2.0, sinks=torch.zeros(8, dtype=dtype))
+    for scores in (whole, Scores()) if kv_format == "auto" else (whole,):  # which needs the most registers
         attend_kernel.attend(layer, query, plan, scores=scores, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()

@@ -188,9 +188,9 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    # Seven kinds: store and, twice, attend, and three of them combine. Three kinds of product, for some rows and for
-    # one, and six kernels between: four of them rotate. Two of softmax.
-    assert len(lines) == 7 * 3 + 2 * 3 + 3 * 2 + 6 + 2
+    # Seven kinds: store and attend, three of them twice; four times, splits are combined. Three kinds of product, for
+    # some rows and for one, and six kernels between: four of them rotate. Two of softmax.
+    assert len(lines) == 7 * 2 + 3 + 4 + 3 * 2 + 6 + 2
     waits = {"_attend_kernel", "_combine_kernel", "_product_kernel", "_rotate_kernel", "_store_kernel"}
     for name, rows, warps, shared, registers, in_memory, loads, stores, fetched, *kind in (
         (line[0], *map(int, line[1:9]), *line[9:]) for line in lines

@@ -97,6 +97,7 @@ def test_what_comes_after_the_first_other_token_is_not_compared() -> None:
     assert compared(alone, other[2:])["off"] == 0
 
 
+@pytest.mark.slow
 def test_a_text_alone_has_the_same_bits_again_and_the_step_in_c_keeps_them_in_company() -> None:
     ways = {"again": {"kernels": "reference"}, "torch": {"kernels": "reference", "batch": 5}, "own": {"batch": 5}}
     kept = found(Company.model_validate({"settings": ways | {"rounds": {"speculative": "draft"}}, "tokens": 8}))
@@ -107,6 +108,7 @@ def test_a_text_alone_has_the_same_bits_again_and_the_step_in_c_keeps_them_in_co
         assert kept["own"]["same_bits"] == kept["rounds"]["same_bits"] == 8
 
 
+@pytest.mark.slow
 def test_kinds_of_layers_keep_what_their_formulas_say() -> None:
     """In float32, four layers, two KV heads of 16 numbers, a latent of 8 and 4 numbers; a window of two blocks."""
     kept = found(Kept(tokens=160))

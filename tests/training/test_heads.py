@@ -94,6 +94,7 @@ def test_a_block_depends_on_the_text_before_it_and_on_no_other_block(target):
         assert (other - alone).abs().amax() > 1e-3
 
 
+@pytest.mark.slow
 def test_training_on_blocks_raises_what_head_and_target_share(tmp_path, target):
     text = np.random.default_rng(0).integers(VOCABULARY, size=4000).astype(np.uint16)
     parts, tokens = [(text, 1.0)], torch.from_numpy(text[:256].astype(np.int64)).view(8, 32)

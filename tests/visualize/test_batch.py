@@ -44,6 +44,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 # -- queue and batch -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(runs())
 def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedRequest], list[BatchStep], int]) -> None:
@@ -95,6 +96,7 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[PlannedReq
     assert sum(row["preempted"] for row in rows) == int(shown.readouts["preempted"][0])
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(runs(), st.data())
 def test_frames_do_not_depend_on_how_steps_are_cut(

@@ -141,6 +141,7 @@ class Model:
         return "live", [ME] if what != "theirs" else [], mark, what.endswith("!")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(st.data())
 def test_after_any_events_of_a_run_the_map_matches_the_model(data: st.DataObject) -> None:

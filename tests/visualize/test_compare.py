@@ -126,6 +126,7 @@ def test_a_finished_comparison_keeps_no_runs() -> None:
     assert kept() == before
 
 
+@pytest.mark.slow
 def test_other_visitors_get_their_turn_between_runs() -> None:
     """A visitor who asks for one run does not wait for all the runs of a comparison."""
     queue, engine = JobQueue(), ScriptedEngine(0.01)
@@ -140,6 +141,7 @@ def test_other_visitors_get_their_turn_between_runs() -> None:
     assert not task.problem
 
 
+@pytest.mark.slow
 def test_a_stopped_comparison_says_after_what_and_whether_the_settings_wrote_the_same() -> None:
     """The page shows the progress in the place of the verdict."""
     load, inputs = lambda pair: ScriptedEngine(0.01), CompareInputs(lanes=("cache", "paged"), max_tokens=30)

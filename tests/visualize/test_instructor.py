@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 
 import gradio as gr
+import pytest
 
 from lab import Engine, load_engine
 from lab.measure.scaling_fit import StepTimes
@@ -35,6 +36,7 @@ def test_answers_not_measured_yet_are_blank() -> None:
     assert {lesson["measured"] for lesson in lesson_records(Answers())} == {""}
 
 
+@pytest.mark.slow
 def test_the_last_measurement_fills_in_the_answer() -> None:
     lesson, answers = course()[COSTS], Answers()
     task = LessonRun(JobQueue(), load, lesson.front.preset)
@@ -54,6 +56,7 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert [found["number"] for found in lesson_records(answers) if found["measured"]] == [COSTS]
 
 
+@pytest.mark.slow
 def test_stop_between_two_lessons_ends_the_measuring() -> None:
     with gr.Blocks() as pages:
         instructor.build(pages, load, JobQueue(), Answers())

@@ -45,6 +45,7 @@ def text_of(document: Any) -> str:
     return base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
 
 
+@pytest.mark.slow
 def test_a_restored_run_shows_the_same() -> None:
     lesson, found = course()[COSTS], measured(COSTS)
     before, after = seen(lesson, found), remembered(lesson, learner(COSTS), packed(found["runs"].runs))

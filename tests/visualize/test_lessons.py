@@ -141,6 +141,7 @@ def test_values_beyond_a_curves_scale_are_drawn_where_they_are(scale: str, low: 
     assert right[1] == pytest.approx(there)
 
 
+@pytest.mark.slow
 def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, task: LessonRun) -> None:
     (player, race, speed, bars), run = observation.seen(lesson, task.measured)
     assert player["title"]

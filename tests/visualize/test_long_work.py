@@ -57,6 +57,7 @@ def test_the_time_left_is_told_coarsely() -> None:
     assert {seconds: time_left(seconds) for seconds in said} == said
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_its_lanes_while_it_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_run, "LONG_S", 0.0)  # so that the time left is told of the shortest
     inputs = CompareInputs(lanes=("cache", "draft-4"), max_tokens=60)
@@ -98,6 +99,7 @@ def lesson_run(seconds: float = 0.0) -> tuple[LessonRun, list[dict[str, Any]]]:
     return task, task.seen
 
 
+@pytest.mark.slow
 def test_a_lessons_run_shows_the_pool_filling() -> None:
     task, records = lesson_run(0.001)
     pools = [record["pool"] for record in records if record.get("pool")]

@@ -41,10 +41,10 @@ def answer(**changes: object) -> dict:
 
 @pytest.mark.slow
 def test_every_choice_has_an_answer() -> None:
+    """Every model with two formats of the cache, and every format with several models."""
     models = [model for model in FORM["model"].options if model != OTHER]
-    for model, (weights, kv_dtype) in itertools.product(
-        models, zip(itertools.cycle(FORM["weights"].options), FORM["kv_dtype"].options, strict=False)
-    ):
+    choices = (itertools.cycle(FORM[name].options) for name in ("weights", "kv_dtype"))
+    for model, weights, kv_dtype in zip([*models, *models], *choices, strict=False):
         assert answer(model=model, weights=weights, kv_dtype=kv_dtype)["charts"]
     for gpu in FORM["gpu"].options:
         assert answer(gpu=gpu)["charts"]

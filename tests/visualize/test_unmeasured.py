@@ -43,6 +43,7 @@ def observed(updates: Iterator[list[Any]]) -> dict[str, Any]:
     return json.loads(last[7])
 
 
+@pytest.mark.slow
 def test_a_lesson_that_lacks_a_figure_says_which_and_keeps_nothing() -> None:
     answers = Answers()
     run = handlers(lessons.build, answers)["run"]
@@ -54,6 +55,7 @@ def test_a_lesson_that_lacks_a_figure_says_which_and_keeps_nothing() -> None:
     assert list(answers.last) == [FREE]
 
 
+@pytest.mark.slow
 def test_a_change_that_lacks_a_figure_says_which_and_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     page = handlers(lessons.build, Answers())
     *_, (learner, *_) = page["run"](VISITOR, FREE, Learner(0))

@@ -89,6 +89,7 @@ def pages(site: dict[str, str]) -> dict[str, Markup]:
     return {path: Markup(text) for path, text in site.items() if path.endswith(".html")}
 
 
+@pytest.mark.slow
 def test_every_page_is_made(site: dict[str, str]) -> None:
     assert set(pages(site)) == {
         "index.html",
@@ -195,6 +196,7 @@ def run_of(site: dict[str, str], name: str) -> Run:
     return Run(map(from_dict, json.loads(site[f"runs/{name}.json"])["events"]))
 
 
+@pytest.mark.slow
 def test_hostile_text_stays_text(site: dict[str, str], tmp_path: Path) -> None:
     events = script(EngineConfig(speculative="draft"), max_tokens=8, words=[HOSTILE], others=[HOSTILE])
     events[0] = replace(events[0], prompt=HOSTILE, prompt_pieces=(HOSTILE,), target=HOSTILE, device=HOSTILE)
