@@ -7,9 +7,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.trace.events import Prefilled, RecurrentRolledBack
+from lab.load import new_engine
+from lab.trace.events import BlockFreed, Prefilled, RecurrentRolledBack
 from lab.trace.metrics import measure
 from tests.engine.test_recurrent import hybrid
+from tests.engine.test_windows import windowed
+from tests.tiny_models import tokenizer
 from tests.visualize.conftest import CONFIGS, script
 from visualize.format_numbers import three
 from visualize.reduce.frames import Reducer
@@ -98,6 +101,16 @@ def test_cached_tokens_found_are_shown_if_any_could_be() -> None:
     assert rows(measure(events), CONFIG)["found"][0] == "48"
 
 
+def test_what_slid_out_of_a_window_is_told_once() -> None:
+    config = EngineConfig(paged=True, block_size=4)
+    run = new_engine(windowed("mistral"), tokenizer()).generate("Once", config, SamplingParams(max_tokens=24))
+    frames = Reducer().feed(run.events)
+    told = [frame for frame in frames if "slid out" in frame.get("say", "")]
+    assert [frame["linger"] for frame in told] == [True]
+    assert sum(isinstance(event, BlockFreed) and event.slid_out for event in run.events) > 2
+    assert sum(frame.get("linger", False) for frame in frames) == 1
+
+
 def test_a_recurrent_rollback_is_told_once_and_its_cost_is_shown_beside_the_other_way() -> None:
     lab = hybrid()
     lab.target.recurrent.rollback = "recompute"
@@ -105,7 +118,7 @@ def test_a_recurrent_rollback_is_told_once_and_its_cost_is_shown_beside_the_othe
     run = lab.generate("Once", EngineConfig(speculative="early_exit"), sampling)
     frames = Reducer().feed(run.events)
     told = [frame["say"] for frame in frames if "recurrent state" in frame.get("say", "")]
-    assert len(told) == 1
+    assert len(told) == sum(frame.get("linger", False) for frame in frames) == 1
     last = [event for event in run.events if isinstance(event, RecurrentRolledBack)][-1]
     value, unit, _, more = rows(run.metrics, run.started.config)["rollback"]
     assert [value, unit] == [*shown_ms(run.metrics.rollback_ms)]

@@ -50,6 +50,7 @@ from lab.config import EMBEDDED_TARGET
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
+    BlockFreed,
     Bonus,
     CacheDropped,
     Committed,
@@ -273,10 +274,10 @@ class Reducer(Fold):
             "charts": charts,
             "layout": layout,
             "captions": captions,
-            "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
             "say": self._narrator.step(
                 timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
             ),
+            "linger": self._narrator.lingers,
         }
 
     def _ended(self, finished: Finished) -> dict[str, Any]:
@@ -324,6 +325,8 @@ class Step:
             case Committed():
                 self.committed = event
             case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted() | RecurrentRolledBack():
+                self.rare.append(event)
+            case BlockFreed(slid_out=True):
                 self.rare.append(event)
 
     def tokens(self) -> list[dict[str, Any]]:

@@ -144,6 +144,7 @@ class Narrator(TextRead):
         self._window = Window(config["num_speculative_tokens"])
         self._counts = Counts()
         self._rolled_back = self._slid = False  # said once
+        self.lingers = False
         self._company = 0  # most other requests in one step
         self._notes = ["simulated: draft tokens cost nothing here"] if config["speculative"] == "synthetic" else []
 
@@ -253,10 +254,13 @@ class Narrator(TextRead):
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
         slid = sum(isinstance(event, BlockFreed) and event.slid_out for event in events)
         said = [reported.get(kind, "") for kind in (FellBack, CacheDropped, WindowChanged, RecurrentRolledBack)]
-        said.append(f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
         if slid and not self._slid:
             self._slid = True
-            said.append(f"Freed {counted(slid, 'block')}: no later token sees theirs, which slid out of the window.")
+            said.append(
+                f"Freed {counted(slid, 'block')}: the tokens slid out of the window, and no later one sees them."
+            )
+        self.lingers = any(said)
+        said.append(f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else "")
         return next(filter(None, said), "")
 
     def _narrate(self, event: Event) -> str:
@@ -272,11 +276,11 @@ class Narrator(TextRead):
                 return self._window.changed(event)
             case RecurrentRolledBack() if not self._rolled_back:
                 self._rolled_back = True
-                way = "from a snapshot"
+                way = "A snapshot was kept there."
                 if event.recomputed:
-                    way = f"and computed {counted(event.recomputed, 'accepted token')} again"
-                gone = counted(event.discarded, "token")
-                return f"Before it, the recurrent state, {gone} too far, went back to token {event.position} {way}."
+                    way = f"{counted(event.recomputed, 'token')} of that round had to be computed again."
+                gone = counted(event.discarded, "rejected token")
+                return f"Before it, the recurrent state went back to token {event.position}: it had read {gone}. {way}"
         return ""
 
 
