@@ -80,16 +80,7 @@ class ModelDrafter(Drafter):
         return self._costs.of(Span(new.start, new.stop, 0) for new in batch) if batch else PassCost()
 
     def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
-        total = PassCost()
-        for i in range(max(windows)):
-            spans = []
-            for sequence, window in zip(sequences, windows, strict=True):
-                if window > i:
-                    stop = len(sequence.tokens) + i
-                    start = stop - 1 if i and sequence.table else self._num_read(sequence)
-                    spans.append(Span(start, stop, keep=1))
-            total += self._costs.of(spans)
-        return total
+        return self._costs.decoding([Span(self._num_read(s), len(s.tokens), keep=1) for s in sequences], windows)
 
     def experts_read(self) -> list[ExpertsRead]:
         return self._costs.experts_read()
@@ -241,7 +232,7 @@ class Drafters:
                 cost += expected
                 experts += drafter.experts_read()
                 if not behind:
-                    longest[drafter] = max((len(draft.token_ids) for draft in made if draft), default=0)
+                    longest[drafter] = max((draft.token_ids.numel() for draft in made if draft), default=0)
             timer.mark(drafter)
         on_cpu = self._target.model.device.type == "cpu"
         return DraftOutput(
@@ -338,6 +329,6 @@ def _round(sequence: Sequence, draft: DraftTokens | None, *, on_cpu: bool) -> Dr
     though the target's are, is 1 on it."""
     if draft and draft.q is not None and sequence.draft_sampling.greedy and not sequence.sampling.greedy:
         draft = DraftTokens(draft.token_ids, F.one_hot(draft.token_ids, draft.q.shape[-1]).float())
-    count, method = len(draft.token_ids) if draft else 0, sequence.config.rejection_sample_method
+    count, method = draft.token_ids.numel() if draft else 0, sequence.config.rejection_sample_method
     top = sequence.sampling.top_tokens if on_cpu or sequence.generated < TOP_TOKENS_ON_GPU else 0
     return DraftRound(sequence.sampling, draft, sequence.draws(count + 1), method, top)

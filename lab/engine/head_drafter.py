@@ -53,7 +53,7 @@ class HeadDrafter(Drafter):
         those before that are not read yet."""
         first = sequence.computed
         earlier = self._states.get(sequence)
-        if earlier and earlier.first < first <= earlier.first + len(earlier.rows):
+        if earlier and earlier.first < first <= earlier.first + earlier.rows.shape[0]:
             first, rows = earlier.first, torch.cat([earlier.rows[: first - earlier.first], rows])
         self._states[sequence] = States(first, rows)
 
@@ -108,7 +108,7 @@ class HeadDrafter(Drafter):
             batch.append(NewTokens(new, start if sequence.table else 0, sequence.table, keep=1))
             (first, rows), begin = self._states[sequence], start - self.lag
             states.append(rows[max(0, begin - first) : until - first])
-            if begin < first or len(states[-1]) < until - begin:
+            if begin < first or states[-1].shape[0] < until - begin:
                 raise RuntimeError("hidden states of the target are missing")
         return batch, states
 
@@ -131,16 +131,8 @@ class ChainDrafter(HeadDrafter):
     lag = 1
 
     def cost(self, sequences: list[Sequence], windows: list[int]) -> PassCost:
-        total = PassCost()
-        for i in range(max(windows)):
-            spans, fused = [], 0
-            for sequence, window in zip(sequences, windows, strict=True):
-                if window > i:
-                    start, stop = self._start(sequence), len(sequence.tokens) + i
-                    fused += 0 if i else stop - start
-                    spans.append(Span(stop - 1 if i and sequence.table else start, stop, keep=1))
-            total += self._costs.of(spans) + self._fusing(fused)
-        return total
+        spans = [Span(self._start(sequence), len(sequence.tokens), keep=1) for sequence in sequences]
+        return self._costs.decoding(spans, windows) + self._fusing(sum(stop - start for start, stop, _ in spans))
 
     def _read_cost(self, batch: list[NewTokens]) -> PassCost:
         return self._costs.of([Span(new.start, new.stop, 0) for new in batch]) + self._fusing(

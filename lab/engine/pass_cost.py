@@ -68,6 +68,7 @@ class PassCostModel:
         for layer, window in enumerate(model.windows):
             if window != 0:
                 windows.setdefault(window, []).append(layer)
+        self._cached = storage is not None
         self._windows = [
             (window, len(layers), storage.slot_bytes(layers) if storage else 0) for window, layers in windows.items()
         ]
@@ -78,11 +79,9 @@ class PassCostModel:
         return [ExpertsRead(self._counter.take(), self._experts.bytes_each)] if counted else []
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
+        """Of one pass."""
         spans = list(spans)
-        heads = any(span.keep for span in spans)
-        moved, flops = self._bytes + heads * self._head_bytes, 0
-        if self._packed and sdpa == "auto":  # two bytes a number less than in float32
-            moved -= 2 * (self._weights + heads * self._head_weights)
+        moved, flops = self._weights_read(any(span.keep for span in spans), sdpa), 0
         for start, stop, keep in spans:
             flops += 2 * ((stop - start) * self._weights + keep * self._head_weights)
             for window, layers, slot_bytes in self._windows:
@@ -90,3 +89,26 @@ class PassCostModel:
                 moved += (stop - first) * slot_bytes
                 flops += layers * _seen(start, stop, window or stop) * self._position_flops
         return PassCost(moved, flops)
+
+    def decoding(self, spans: list[Span], windows: list[int]) -> PassCost:
+        """Of decoding ``windows[s]`` tokens ahead after each span: a pass over the spans, then a pass for each token
+        that is fed back; without a cache over everything before it as well."""
+        total, ahead = self.of(spans), range(1, max(windows))
+        pairs = list(zip(spans, windows, strict=True))
+        if not self._cached:
+            longer = ([Span(start, stop + i, 1) for (start, stop, _), window in pairs if window > i] for i in ahead)
+            return sum(map(self.of, longer), total)
+        moved = len(ahead) * self._weights_read(True)
+        flops = 2 * sum(window - 1 for window in windows) * (self._weights + self._head_weights)
+        for size, layers, slot_bytes in self._windows:
+            seen = sum(min(stop + i, size or stop + i) for (_, stop, _), window in pairs for i in range(1, window))
+            moved += seen * slot_bytes
+            flops += layers * seen * self._position_flops
+        return total + PassCost(moved, flops)
+
+    def _weights_read(self, heads: bool, sdpa: SdpaChoice = "auto") -> int:
+        """Bytes of the weights that a pass reads, the output head's included if there are ``heads``."""
+        moved = self._bytes + heads * self._head_bytes
+        if self._packed and sdpa == "auto":  # two bytes a number less than in float32
+            moved -= 2 * (self._weights + heads * self._head_weights)
+        return moved

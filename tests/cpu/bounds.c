@@ -147,7 +147,9 @@ static void check_forward(int family, int d, int n, int format, int block_size, 
         model.chain = &chain, model.target_ids = ids;
     }
     if (family == MTP_HEAD)
-        chain = (Chain){chain.embedding_norm, chain.hidden_norm, linear(2 * HIDDEN, HIDDEN, 0), odd, 0, 1};
+        chain = (Chain){chain.embedding_norm, chain.hidden_norm, .join = linear(2 * HIDDEN, HIDDEN, 0),
+                        .hidden_first = odd, .norm_output = 1};
+    else if (family != MODEL) chain.fuse = linear(3 * HIDDEN, HIDDEN, 0);
     if (odd) ((float *)model.embedding)[(n - 1) * HIDDEN] = NAN;
     int32_t *tables = malloc(sizeof(int32_t) * SEQUENCES * height), *keep = malloc(sizeof(int32_t) * SEQUENCES);
     int64_t *token_ids = malloc(sizeof(int64_t) * rows), *tokens = malloc(sizeof(int64_t) * SEQUENCES * WIDTH);
@@ -155,7 +157,8 @@ static void check_forward(int family, int d, int n, int format, int block_size, 
     for (int i = 0; i < rows; i++) token_ids[i] = i % 2 ? n - 1 : i % n;
     keep[0] = 16, keep[1] = 18, keep[2] = 19;
     Plan plan = {SEQUENCES, rows, SEQUENCES, block_size, height, starts, counts, tables, token_ids, keep};
-    plan.fused = floats((size_t)rows * HIDDEN, 1);
+    if (chain.fuse.weight) plan.given = floats((size_t)rows * 3 * HIDDEN, 1);
+    else plan.fused = floats((size_t)rows * HIDDEN, 1);
     float *logits = floats((size_t)SEQUENCES * outputs, 0), *q = floats((size_t)SEQUENCES * WIDTH * n, 0);
     REQUIRE(!forward(&model, LAYERS, cache, &plan, logits, 1 + odd), "memory");
     const Choices choices = {samplings, WIDTH, NULL};
@@ -176,7 +179,8 @@ static void check_forward(int family, int d, int n, int format, int block_size, 
     free_linear(&model.head), free((void *)model.embedding), free((void *)model.final_norm);
     free((void *)model.cosine), free((void *)model.sine), free(layers), free(cache);
     if (chain.join.weight) free_linear(&chain.join);
-    free((void *)chain.embedding_norm), free((void *)chain.hidden_norm), free(ids), free((void *)plan.fused);
+    if (chain.fuse.weight) free_linear(&chain.fuse);
+    free((void *)chain.embedding_norm), free((void *)chain.hidden_norm), free(ids), free((void *)plan.fused), free((void *)plan.given);
     free(tables), free(keep), free(token_ids), free(tokens), free(logits), free(q);
 }
 

@@ -46,14 +46,14 @@ static void show_states(const Plan *plan, const float *x, int hidden, int l) {
                    hidden * sizeof(float));
 }
 
-/* What the head of a chain takes in: each token's embedding and hidden states, normed, side by side. */
-static void norm_both(const Model *model, const Plan *plan, float *normed) {
+/* What the head of a chain takes in: each token's embedding and hidden states `x` [rows, hidden], normed, side by side. */
+static void norm_both(const Model *model, const Plan *plan, const float *x, float *normed) {
     const Chain *chain = model->chain;
     const int hidden = model->hidden;
-    for (int r = 0; r < plan->rows; r++, normed += 2 * hidden) {
+    for (int r = 0; r < plan->rows; r++, x += hidden, normed += 2 * hidden) {
         rms_norm(model->embedding + plan->token_ids[r] * hidden, chain->embedding_norm, model->epsilon, 1, hidden,
                  normed + (chain->hidden_first ? hidden : 0));
-        rms_norm(plan->fused + (size_t)r * hidden, chain->hidden_norm, model->epsilon, 1, hidden,
+        rms_norm(x, chain->hidden_norm, model->epsilon, 1, hidden,
                  normed + (chain->hidden_first ? 0 : hidden));
     }
 }
@@ -68,8 +68,8 @@ static void forward_thread(void *argument) {
     const int intermediate = model->layer[0].gate.outputs;
     const Chain *chain = model->chain;
     const int joins = chain && chain->join.weight, attends_to_both = chain && !joins;
-    const size_t width = chain ? 2 * hidden : hidden;
-    const size_t inputs = width + q_row + intermediate; /* at least those of any linear layer */
+    const size_t width = chain ? 2 * hidden : hidden, given = plan->given ? chain->fuse.inputs : 0;
+    const size_t inputs = width + q_row + intermediate + given; /* at least those of any linear layer */
     const size_t row = (width + q_row + 2 * BLOCK + inputs / 2) * sizeof(float) + group * sizeof(Softmax);
     float *memory = malloc(rows * row);
     float *normed = memory, *output = normed + rows * width, *out = output + rows * q_row;
@@ -81,8 +81,13 @@ static void forward_thread(void *argument) {
         free(memory);
         return;
     }
+    if (plan->given) {
+        set_input(&input, plan->given, rows * given);
+        linear_layer(&chain->fuse, &input, rows, shared->x, 0, out);
+        barrier();
+    }
     if (joins) {
-        norm_both(model, plan, normed);
+        norm_both(model, plan, plan->fused, normed);
         set_input(&input, normed, rows * width);
         linear_layer(&chain->join, &input, rows, shared->x, 0, out);
         barrier();
@@ -90,7 +95,7 @@ static void forward_thread(void *argument) {
     for (int l = 0; l < shared->layers; l++) {
         const Layer *layer = model->layer + l;
         show_states(plan, shared->x, hidden, l);
-        if (attends_to_both) norm_both(model, plan, normed);
+        if (attends_to_both) norm_both(model, plan, shared->x, normed);
         else rms_norm(shared->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
         set_input(&input, normed, rows * (attends_to_both ? width : (size_t)hidden));
         linear_layer(&layer->query, &input, rows, shared->query, 0, out);
@@ -135,7 +140,7 @@ int forward(
     const int intermediate = model->layer[0].gate.outputs;
     float *x = malloc(rows * (hidden + q_row + 2 * kv_row + intermediate) * sizeof(float));
     if (!x) return 1;
-    for (int r = 0; r < rows; r++)
+    for (int r = 0; r < rows && !plan->given; r++)
         memcpy(x + (size_t)r * hidden,
                model->chain ? plan->fused + (size_t)r * hidden : model->embedding + plan->token_ids[r] * hidden,
                hidden * sizeof(float));

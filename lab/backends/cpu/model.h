@@ -20,8 +20,9 @@ typedef struct {
 typedef struct { /* how a head that drafts in a chain takes in a token and the hidden states of the one before it:
                     lab/models/eagle3_head.py, mtp_head.py. Its first position is 1 */
     const float *embedding_norm, *hidden_norm; /* [hidden] */
-    Linear join;                               /* MTP: from both to what enters the layer; EAGLE-3, whose attention
-                                                  takes in both: no weights */
+    Linear fuse, join; /* EAGLE-3: from the target's hidden states to those that its attention takes in beside an
+                          embedding; MTP: from an embedding and hidden states to what enters the layer. The other has no
+                          weights */
     int32_t hidden_first;                      /* the hidden states are to the left of the embedding */
     int32_t norm_before_residual, norm_output;
 } Chain;
@@ -70,8 +71,8 @@ typedef struct {
     const int32_t *tapped;          /* [num_tapped] layers, ascending, whose input is wanted; if all their
                                        number, what leaves the last */
     float *states;                  /* [rows, num_tapped, hidden], that input */
-    const float *fused;             /* [rows, hidden], hidden states that a chain's head takes in; of a DFlash head,
-                                       the target's */
+    const float *given;             /* [rows, inputs of the head's `fuse`], the target's hidden states, to be fused */
+    const float *fused;             /* [rows, hidden], what a chain's head takes in where nothing is `given` */
     float *last;                    /* [kept, hidden], what it gives back, or NULL */
 } Plan;
 

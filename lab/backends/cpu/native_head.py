@@ -16,7 +16,7 @@ from lab.backends.cpu.native_model import (
     unlike_config,
 )
 from lab.backends.cpu.native_sampler import described
-from lab.backends.cpu.structs import ChainStruct, DFlashStruct, Layer, MarkovStruct, ModelStruct
+from lab.backends.cpu.structs import ChainStruct, DFlashStruct, Layer, MarkovStruct, ModelStruct, PlanStruct
 from lab.backends.interface import DraftTokens, HeadBackend, NewTokens
 from lab.backends.torch.torch_backend import BlockHead, Sample, TorchHead
 from lab.config import SamplingParams
@@ -40,9 +40,8 @@ class NativeHead(NativeModel):
             layers, norm = [head.layer.mtp_block], head.layer.post_norm
         shared = head.lm_head is target.output_head
         self._begin([linear for linear in linears(head) if not (shared and linear is head.lm_head)], target.rounded)
-        self._layers, self.target = head.layers, target
+        self._layers, self.target, self._joins = head.layers, target, isinstance(head, MTPHead)
         self._alive.append(ids)
-        self._fuse = self._linear(head.fc) if isinstance(head.fc, nn.Linear) else None
         with torch.inference_mode():
             cosine, sine = head.rotary(torch.zeros(1, dtype=torch.float32), torch.arange(context_length)[None])
         self._model = ModelStruct(
@@ -71,32 +70,29 @@ class NativeHead(NativeModel):
             layer = head.layer
             norms = self._numbers(layer.enorm.weight), self._numbers(layer.hnorm.weight)
             hidden_first = getattr(layer.config, "mtp_hidden_states_first", False)
-            return ChainStruct(*norms, self._linear(layer.eh_proj), hidden_first=hidden_first, norm_output=True)
+            return ChainStruct(*norms, join=self._linear(layer.eh_proj), hidden_first=hidden_first, norm_output=True)
         layer, config = head.midlayer, head.config
         norms = self._numbers(layer.input_layernorm.weight), self._numbers(layer.hidden_norm.weight)
         own = {"norm_before_residual": config.norm_before_residual, "norm_output": config.norm_output}
-        return ChainStruct(*norms, **own)
+        return ChainStruct(*norms, self._linear(head.fc), **own)
 
     def _taking_in(self, head: DFlashHead) -> DFlashStruct:
-        return DFlashStruct(self._fuse, self._numbers(head.hidden_norm.weight))
+        return DFlashStruct(self._linear(head.fc), self._numbers(head.hidden_norm.weight))
 
     def _table(self, head: DSparkHead) -> MarkovStruct:
         pairs = head.markov_head
         return MarkovStruct(self._numbers(pairs.markov_w1.weight), self._linear(pairs.markov_w2))
 
-    def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        """[tokens, width] -> [tokens, hidden], what an EAGLE-3 head takes in of normed ``states``."""
-        states, fused = states.contiguous(), torch.empty(len(states), self._model.hidden, dtype=torch.float32)
-        given, made = c_void_p(states.data_ptr()), c_void_p(fused.data_ptr())
-        failed = self._library.multiply(byref(self._fuse), self.rounded, len(states), given, made, threads())
-        refuse_lack_of_memory(failed)
-        return fused
+    def take_in(self, plan: PlanStruct, states: torch.Tensor) -> None:
+        """Let a pass take in ``states``, contiguous float32: of an MTP head what its block takes in, [tokens, hidden];
+        of others the target's hidden states, [tokens, width]. They have to live until the pass is done."""
+        setattr(plan, "fused" if self._joins else "given", states.data_ptr())
 
     def store_text(self, batch: Sequence[NewTokens], states: torch.Tensor, storage: KVStorage) -> None:
         """Store the keys and values that a DFlash head makes of hidden ``states`` [tokens, width] float32."""
         plan, slots, _alive = self._plan([new._replace(keep=0) for new in batch], storage)
         states = states.contiguous()
-        plan.fused = states.data_ptr()
+        self.take_in(plan, states)
         where = byref(self._model), self._layers, byref(slots), byref(plan)
         refuse_lack_of_memory(self._library.store_text(*where, threads()))
 
@@ -123,10 +119,10 @@ class NativeHead(NativeModel):
         refuse_lack_of_memory(failed)
         return q, tokens
 
-    def read(self, batch: Sequence[NewTokens], fused: torch.Tensor, storage: KVStorage) -> None:
-        """Store the keys and values of new tokens. ``fused``: [tokens, hidden] float32, what the head takes in."""
+    def read(self, batch: Sequence[NewTokens], states: torch.Tensor, storage: KVStorage) -> None:
+        """Store the keys and values of new tokens, of which the head takes in ``states`` (``take_in``)."""
         plan, slots, _alive = self._plan([new._replace(keep=0) for new in batch], storage)
-        plan.fused = fused.data_ptr()
+        self.take_in(plan, states)
         where = byref(self._model), 1, byref(slots), byref(plan)
         refuse_lack_of_memory(self._library.forward(*where, c_void_p(None), threads()))
 
@@ -141,7 +137,7 @@ class CpuHead(TorchHead):
         self._native = native
 
     def read(self, batch: Sequence[NewTokens], states: Sequence[torch.Tensor], storage: KVStorage) -> None:
-        self._native.read(batch, self._fused(states), storage)
+        self._native.read(batch, self._taken_in(states), storage)
 
     def draft(
         self,
@@ -154,12 +150,12 @@ class CpuHead(TorchHead):
     ) -> list[DraftTokens]:
         if storage is None:
             return super().draft(batch, states, windows, sampling, uniforms, storage)
-        return self._native.decode_ahead(batch, 1, storage, windows, sampling, uniforms, self._fused(states))
+        return self._native.decode_ahead(batch, 1, storage, windows, sampling, uniforms, self._taken_in(states))
 
-    def _fused(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
-        """[tokens, hidden]."""
+    def _taken_in(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
         rows = joined(states)
-        return self.model.fuse(rows) if isinstance(self.model, MTPHead) else self._native.fuse(self.model.normed(rows))
+        taken = self.model.fuse(rows) if isinstance(self.model, MTPHead) else self.model.normed(rows)
+        return taken.contiguous()
 
 
 class CpuBlockHead(BlockHead):

@@ -134,7 +134,7 @@ class NativeModel:
         windows: Sequence[int],
         sampling: Sequence[SamplingParams],
         uniforms: Sequence[torch.Tensor],
-        fused: torch.Tensor | None = None,
+        states: torch.Tensor | None = None,
     ) -> list[DraftTokens]:
         """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
         which the last is not fed back. Equivalent to that many calls of ``step`` and
@@ -143,7 +143,7 @@ class NativeModel:
         Args:
             sampling: one per sequence.
             uniforms: [windows[s]] float64 in [0, 1) for each sequence.
-            fused: [tokens, hidden] float32, what a head that drafts in a chain takes in.
+            states: float32, what a head that drafts in a chain takes in (``NativeHead.take_in``).
 
         Raises:
             MemoryError: see ``step``.
@@ -154,8 +154,8 @@ class NativeModel:
         q = torch.empty(len(batch), width, self._model.vocabulary, dtype=torch.float32)
         drawn = None if all(params.greedy for params in sampling) else padded(uniforms)
         choices, _also_alive = described(sampling, drawn, width)
-        if fused is not None:
-            plan.fused = fused.data_ptr()
+        if states is not None:
+            self.take_in(plan, states)
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
         failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads())

@@ -34,7 +34,7 @@ static void store_thread(void *argument) {
         free(memory);
         return;
     }
-    set_input(&input, plan->fused, (size_t)rows * width);
+    set_input(&input, plan->given, (size_t)rows * width);
     linear_layer(&model->dflash->fuse, &input, rows, shared->x, 0, out);
     barrier();
     rms_norm(shared->x, model->dflash->hidden_norm, model->epsilon, rows, hidden, normed);
@@ -54,8 +54,8 @@ static void store_thread(void *argument) {
     free(memory);
 }
 
-/* Store the keys and values that a DFlash head makes of its target's hidden states, `fused` of the plan [rows, inputs of
-   `fuse`]. Returns as forward does. */
+/* Store the keys and values that a DFlash head makes of its target's hidden states, `given` of the plan. Returns as
+   forward does. */
 int store_text(const Model *model, int layers, const Slots *storage, const Plan *plan, int threads) {
     const size_t rows = plan->rows, kv_row = (size_t)model->kv_heads * model->head_dim;
     float *x = malloc(rows * (model->hidden + 2 * layers * kv_row) * sizeof(float));

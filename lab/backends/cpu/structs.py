@@ -25,6 +25,7 @@ class Layer(Structure):
 class ChainStruct(Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("embedding_norm", "hidden_norm")),
+        ("fuse", Linear),
         ("join", Linear),
         *((name, c_int32) for name in ("hidden_first", "norm_before_residual", "norm_output")),
     )
@@ -65,7 +66,8 @@ class PlanStruct(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
         *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
-        *(("num_tapped", c_int32), ("tapped", c_void_p), ("states", c_void_p), ("fused", c_void_p), ("last", c_void_p)),
+        *(("num_tapped", c_int32), ("tapped", c_void_p), ("states", c_void_p)),
+        *((name, c_void_p) for name in ("given", "fused", "last")),
     )
 
 
