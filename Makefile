@@ -9,8 +9,8 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py $(ARGS)
 
-# All tests run in three processes, a file at a time (or those that share an app, see tests/conftest.py), each with an app
-# and a browser of its own: on two cores, one of them mostly waits. With ARGS, those that it names, in one.
+# All tests run in three processes, a file at a time (or those that share an app, see tests/conftest.py), two of them with
+# an app and a browser of their own: on two cores, one mostly waits. With ARGS, those that it names, in one.
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	exec $(BIN)/python -m pytest $(or $(ARGS),-n 3 --dist loadfile --no-loadscope-reorder)

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -31,16 +32,21 @@ settings.load_profile("lab")
 
 ONE_APP = {
     "tests/api/": "the API's",
+    "tests/test_secrets.py": "the API's",
     "tests/browser/workshop/": "a workshop's",
     "tests/browser/test_server_page.py": "a workshop's",
 }
-"""Files whose tests share a running app, which each process would start for itself."""
+"""Files whose tests share a running app, or what apps are forked from: each process would start one for itself."""
 
 
 def unit(nodeid: str) -> str:
     """What is given to one process as a whole: a file, or all of those that share an app."""
     file = nodeid.partition("::")[0]
     return next((app for files, app in ONE_APP.items() if file.startswith(files)), file)
+
+
+def starts_an_app(unit: str) -> bool:
+    return unit.startswith("tests/browser/") or unit in ONE_APP.values()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,22 +57,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
         def _split_scope(self, nodeid: str) -> str:
             return unit(nodeid)
 
+        def _assign_work_unit(self, node: Any) -> None:
+            """The first process begins with files without an app, the others with those of pages and the API: they
+            wait for different things, and to start an app and a browser takes 15 s of CPU time in each process."""
+            plain = node.gateway.id == "gw0"
+            if wanted := [one for one in self.workqueue if starts_an_app(one) != plain]:
+                self.workqueue.move_to_end(wanted[0], last=False)
+            super()._assign_work_unit(node)
+
     return Units(config, log)
 
 
-@pytest.hookimpl(trylast=True)  # when those of pages are marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In several processes, files of pages are begun in turn with others, evenly: they wait for different things. Of
-    each kind the longest come first, so that no process is left with a long one when the others have ended."""
+    """In several processes, the longest units come first: no process is left with one when the others have ended."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
-    units: dict[bool, dict[str, list[pytest.Item]]] = {True: {}, False: {}}
+    units: dict[str, list[pytest.Item]] = {}
     for item in items:
-        units[item.get_closest_marker("browser") is not None].setdefault(unit(item.nodeid), []).append(item)
-    turns = [
-        (n / len(kind), some) for kind in units.values() for n, some in enumerate(sorted(kind.values(), key=_length))
-    ]
-    items[:] = [item for _, some in sorted(turns, key=lambda turn: turn[0]) for item in some]
+        units.setdefault(unit(item.nodeid), []).append(item)
+    items[:] = [item for some in sorted(units.values(), key=_length) for item in some]
 
 
 def _length(items: list[pytest.Item]) -> int:
