@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from lab.settings import SETTINGS
-from tests.browser.pages import HOSTILE, OVERFLOW, Visit, notices, unfold
+from tests.browser.pages import HOSTILE, OVERFLOW, Lab, Visit, notices, unfold
 
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 LINES = """part => {
@@ -61,10 +61,22 @@ def test_controls_disabled_by_a_switch_say_why_and_come_back_as_they_were(visit:
     assert notices(lab.page).inner_text() == ""
 
 
-def test_a_nonsensical_link_is_corrected_and_controls_disabled_by_it_come_back_with_their_defaults(
+def test_a_nonsensical_link_is_corrected_drafters_show_their_own_settings_and_fields_refuse_what_no_link_has(
     visit: Visit,
 ) -> None:
-    lab = visit().open(
+    lab = visit()
+    corrects_a_nonsensical_link(lab)
+    shows_only_the_drafters_own_setting(lab)
+    groups_are_one_tab_stop(lab)
+    shows_what_depends_on_a_switch(lab)
+    writes_an_opening_once(lab)
+    scrolls_a_fold_into_view(lab)
+    refuses_numbers_that_no_link_could_have(lab)
+
+
+def corrects_a_nonsensical_link(lab: Lab) -> None:
+    """And controls disabled by it come back with their defaults."""
+    lab.open(
         num_speculative_tokens=HOSTILE,
         kv_cache=0,
         paged=1,
@@ -87,9 +99,8 @@ def test_a_nonsensical_link_is_corrected_and_controls_disabled_by_it_come_back_w
     lab.page.wait_for_function("location.search === '?speed=real'")
 
 
-def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(visit: Visit) -> None:
-    lab = visit().open()
-    # Each describes itself: after another, and after none.
+def shows_only_the_drafters_own_setting(lab: Lab) -> None:
+    """Each describes itself: after another, and after none."""
     own = {"early_exit_layer": "early_exit", "synthetic_acceptance_rate": "synthetic"}
     for drafter in ("off", "draft", "ngram", "synthetic", "off", "early_exit", "draft"):
         lab.choose("speculative", drafter)
@@ -100,6 +111,8 @@ def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(vis
         for setting in (lab.number("num_speculative_tokens"), lab.switch("adaptive_window")):
             expect(setting).to_be_enabled(enabled=drafter != "off")
 
+
+def groups_are_one_tab_stop(lab: Lab) -> None:
     group = lab.control("speculative")
     inside = "group => group.contains(document.activeElement)"
     chosen = group.locator("input:checked")
@@ -118,7 +131,9 @@ def test_each_drafter_shows_only_its_own_setting_and_a_group_is_one_tab_stop(vis
         assert lab.control("kv_dtype").locator(".info-text").evaluate(LINES) == 1, "what was measured is one line"
     expect(lab.option("speculative", "eagle3")).to_be_checked()  # groups are independent
 
-    # An adaptive window makes the number of draft tokens the most that there are.
+
+def shows_what_depends_on_a_switch(lab: Lab) -> None:
+    """An adaptive window makes the number of draft tokens the most that there are."""
     before = lab.control("num_speculative_tokens").inner_text()
     lab.toggle("adaptive_window")
     expect(lab.control("num_speculative_tokens")).not_to_have_text(before)
@@ -159,10 +174,7 @@ def test_a_link_sets_every_control_and_is_kept_by_them(visit: Visit) -> None:
     expect(lab.ready().page.locator("#pair input")).to_have_value(pair)
 
 
-def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_link_could_have_is_refused(
-    visit: Visit,
-) -> None:
-    lab = visit().open()
+def writes_an_opening_once(lab: Lab) -> None:
     lab.pick("openings", "Once upon a time")
     expect(lab.prompt).not_to_have_value("")
     lab.prompt.fill("My own words")
@@ -177,6 +189,9 @@ def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_
     assert len(lab.prompt.input_value()) == 4000
     lab.press("Backspace")
     expect(lab.control("prompt")).not_to_contain_text("4,000")
+
+
+def scrolls_a_fold_into_view(lab: Lab) -> None:
     unfold(lab.page, "computing")
     for name, reason in (("cuda_graphs", "GPU"), ("torch_compile", "orch")):
         expect(lab.switch(name)).to_be_disabled()
@@ -194,6 +209,10 @@ def test_an_opening_is_written_once_a_fold_scrolls_into_view_and_a_seed_that_no_
           return inside.height > 100 && (whole || fromTop);
         }"""
     )
+
+
+def refuses_numbers_that_no_link_could_have(lab: Lab) -> None:
+    lab.choose("speculative", "draft")
     lab.page.fill("#seed input", "2147483648")
     lab.page.click("#run")
     expect(lab.problem).to_contain_text("2,147,483,647")

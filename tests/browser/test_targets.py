@@ -62,24 +62,21 @@ def test_a_page(visit: Visit, path: str) -> None:
         at_rest(page)
 
 
-def test_run_is_within_ten_stops_without_a_skip_link_and_arrow_keys_lead_through_the_pages(visit: Visit) -> None:
+def test_run_is_within_ten_stops_without_a_skip_link_and_keys_lead_through_pages_and_lists(visit: Visit) -> None:
     lab = visit().open()
+    page, models = lab.page, lab.page.locator("#pair input")
     for _ in range(10):
         lab.press("Tab")
-        if lab.page.evaluate("document.activeElement.id") == "run":
+        if page.evaluate("document.activeElement.id") == "run":
             break
-    assert lab.page.evaluate("document.activeElement.id") == "run"
-    focused = lab.page.locator("nav a:focus")
-    lab.page.focus("nav a[tabindex='0']")
+    assert page.evaluate("document.activeElement.id") == "run"
+    focused = page.locator("nav a:focus")
+    page.focus("nav a[tabindex='0']")
     for key, name in (("ArrowRight", "Compare"), ("End", "Deploy"), ("ArrowLeft", "Mistakes"), ("Home", "Lab")):
         lab.press(key)
         assert focused.inner_text() == name
 
-
-def test_a_list_that_tab_reached_opens_by_key_and_by_click(visit: Visit) -> None:
-    lab = visit().open()
-    page, models = lab.page, lab.page.locator("#pair input")
-    page.focus("#pair input")
+    page.focus("#pair input")  # a list that Tab reached opens by key and by click
     lab.press("Shift+Tab", "Tab")
     assert models.evaluate("node => node === document.activeElement")
     lab.press("ArrowDown", "ArrowDown", "Enter")
