@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from lab import Run
 from tests.browser.pages import Lab, Visit
@@ -129,14 +129,25 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
     assert page.evaluate(OPENED) == seen
     lab.finish()
     assert lab.instant == lab.last
+
+    is_read_aloud_without_marks(page)
+    every_token_shows_the_targets_likeliest(lab)
+    shows_probabilities_by_colour(lab)
     lab.toggle("paged")  # the draft token belonged to other settings
     lab.until_asked(guess=None)
 
 
-def test_every_kind_of_token_shows_the_targets_likeliest_and_the_text_its_probabilities(visit: Visit) -> None:
-    lab = visit().ran(seed=3, max_tokens=40)
+def is_read_aloud_without_marks(page: Page) -> None:
+    aloud = page.locator("div.text").aria_snapshot()
+    marks = [mark for mark in page.locator("div.text .above").all_inner_texts() if mark]
+    assert marks
+    assert not [mark for mark in marks if mark[0] in aloud], "a text that is read aloud has no marks between its words"
+    assert aloud.count("paragraph: ") == 1, "all of it, spaces included, is one paragraph"
+
+
+def every_token_shows_the_targets_likeliest(lab: Lab) -> None:
     page, tops = lab.page, page_tops(lab)
-    for origin in ("plain", "accepted", "recovered", "bonus"):
+    for origin in ("plain", "recovered", "bonus", "accepted"):
         token = lab.tokens(origin).first
         token.click()
         rows = page.locator(".rule .top tr")
@@ -144,12 +155,18 @@ def test_every_kind_of_token_shows_the_targets_likeliest_and_the_text_its_probab
         told = [float(p) for p in rows.locator("td:nth-of-type(1)").all_inner_texts()]
         assert told == sorted(told, reverse=True)
         assert told == [p for _, p in tops[int(token.get_attribute("data-index")) - lab.tokens("prompt").count()]]
+    lab.verdict.locator(".main-svg").first.wait_for(state="attached")
+    assert violations(page) == []
+
+
+def shows_probabilities_by_colour(lab: Lab) -> None:
+    page = lab.page
     page.focus(".tint")
     lab.press("ArrowDown")  # to probability
     lab.until_asked(colour="p")
     shade = "tokens => tokens.map((token) => getComputedStyle(token.firstChild).backgroundColor)"
     assert len(set(lab.tokens("accepted").evaluate_all(shade))) > 2
-    assert violations(page) == []
+    assert violations(page, ".text", ["color-contrast"]) == []
     lab.press("ArrowDown")
     lab.until_asked(colour="bits")
     expect(page.locator(".scale")).to_contain_text("bits")
