@@ -8,11 +8,11 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
-from tests.browser.pages import HOSTILE, LONG, Lab, notices
+from tests.browser.pages import HOSTILE, Lab, notices
 from tests.browser.test_verdict import OPENED
 from tests.visualize.conftest import script
 from tests.waiting import until
@@ -148,25 +148,6 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     assert page.query_selector(".stage img") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
-
-
-def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:
-    lab = visit().open(**LONG)
-    file = tmp_path / "run.json"
-    Run(script(EngineConfig())).save(file)
-    held: list[Route] = []
-    lab.page.route("**/gradio_api/upload*", lambda route: held.append(route))
-    lab.reopen(file)
-    lab.run()
-    lab.wait_for_tokens(3)
-    held.pop().continue_()
-    expect(lab.problem).to_be_visible()
-    said, shown = lab.problem.inner_text(), lab.instant
-    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 9", arg=shown)
-    assert lab.problem.inner_text() == said  # long enough to be read
-    assert lab.running
-    lab.page.click("#stop")
-    lab.finish()
 
 
 def preempted(step: int) -> list[Event]:
