@@ -92,9 +92,13 @@ class Traffic(Experiment):
         return Measured({} if cancelled.is_set() else {name: dict(one) for name, one in found.items()})
 
     def _limits(self, engine: Engine, users: Sequence[PlannedRequest], cancelled: threading.Event) -> dict[str, float]:
-        alone = Waits([*arrivals(engine, users[:1], CONFIG, cancelled=cancelled)])
+        after = 2 * self.output_tokens  # steps: the first request of a fresh engine is slower, and has ended by then
+        alone = Waits([*arrivals(engine, users[:2], CONFIG, every=after, cancelled=cancelled)])
         all_at_once = Waits([*arrivals(engine, users, CONFIG, max_num_seqs=PLACES, cancelled=cancelled)])
-        (ttft,), gaps = alone.ttft.values(), [gap for some in alone.gaps.values() for gap in some]
+        if cancelled.is_set():
+            return {}
+        *_, ttft = alone.ttft.values()
+        *_, gaps = alone.gaps.values()
         itl = statistics.median(gaps or [ttft])
         return {"ttft_ms": ttft, "itl_ms": itl, "requests_per_second": len(users) / all_at_once.seconds}
 

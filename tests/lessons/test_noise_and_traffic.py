@@ -84,6 +84,17 @@ def test_a_long_prompt_is_read_in_chunks_where_a_step_is_small() -> None:
     assert max(one.batch_tokens for one in timed) <= 40
 
 
+def test_traffic_that_is_stopped_while_its_limits_are_measured_finds_nothing() -> None:
+    stopped = threading.Event()
+
+    def watch(words: str, share: float) -> None:
+        if "limits" in words:
+            stopped.set()
+
+    traffic = Traffic.model_validate({"settings": {"light": {"load": 0.5}}, "requests": 4})
+    assert whole(traffic.work(lambda pair: ENGINE(), stopped, watch)).figures == {}
+
+
 @pytest.mark.slow
 def test_goodput_counts_what_keeps_to_both_limits() -> None:
     settings = {"light": {"load": 0.5}}
