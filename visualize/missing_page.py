@@ -24,7 +24,8 @@ OFF = {
 }
 """Pages that only an option of the lab brings: what is said in their place, and the command."""
 STYLE = """<style>
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; background: Canvas; color: CanvasText; }
+a { color: inherit; }
 body { max-width: 40rem; margin: 12vh auto 0; padding: 0 1rem; font: 1rem/1.6 system-ui, "DejaVu Sans", sans-serif; }
 code { display: block; padding: 0.6rem 0.8rem; overflow-x: auto; border: 1px solid; border-radius: 6px; }
 nav { display: flex; flex-wrap: wrap; gap: 0.2rem 0.4rem; }

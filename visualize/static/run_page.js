@@ -58,7 +58,6 @@ export function mount(element, gradio, setup) {
   function drawOwn(picture) {
     $(".stage").classList.toggle("undrafted", picture.head.config.speculative === "off");
     drawAgainst(picture.head.config.speculative !== "off");
-    $(".opening").hidden = !stage.opening;
     if (stage.opening) $(".opening [data-start=compare]").href = `${stage.run.against}&run=1`;
     if (stage.opening) $(".opening [data-start=lesson]").href = "lessons?lesson=1";
     $(".use").hidden = stage.opening || picture.own || !stage.server || stage.inLesson(); // one's own settings are on the controls

@@ -55,8 +55,7 @@ export function addVerification(stage) {
     panel.hidden = false;
     for (const { mark, about } of stage.shown) mark.classList.toggle("chosen", about === token);
     reveal($(".token.chosen"));
-    drawVerdict();
-    showRound();
+    requestAnimationFrame(() => setTimeout(() => (drawVerdict(), showRound()))); // the panel is seen before its chart is drawn
     if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
   }
 

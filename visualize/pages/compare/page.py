@@ -57,11 +57,11 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue, pairs: Mapping[str, Pai
     header.build("Compare")
     with gr.Row(elem_id="lab", elem_classes="picture-first"):
         with gr.Column(elem_id="controls"):
-            widgets, preset = _controls(form, draft)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
                 settings_button()
+            widgets, preset = _controls(form, draft)
         with gr.Column(elem_id="view"):
             view = component("pages/compare/page", _setup(), value=opening(), elem_id="contest")
     values = widgets.values

@@ -1,7 +1,7 @@
 // The lessons on the instructor's page: which are measured, and the progress (visualize/pages/lessons/answer_key.py).
 
 import { progressOf } from "../../static/announce.js";
-import { body, button, foldWhenNarrow, make, relist, within } from "../../static/dom.js";
+import { body, button, foldWhenNarrow, make, relist, whenReady, within } from "../../static/dom.js";
 import { readRecords } from "../../static/sse.js";
 
 export function mount(element, gradio) {
@@ -42,6 +42,8 @@ export function mount(element, gradio) {
   $('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers }); // when it may be: header.js
   $('[data-does="stop"]').onclick = () => body.matches(".running") && trigger("stop");
   $('[data-does="print"]').onclick = () => window.print();
+  // A table that scrolls sideways, as on a phone, has to be reached by keys.
+  whenReady(() => document.querySelectorAll("#guide table").forEach((table) => table.scrollWidth > table.clientWidth && (table.tabIndex = 0)));
   foldWhenNarrow($("details"));
   readRecords(gradio, read);
 }

@@ -107,12 +107,12 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     header.build("Pool")
     with gr.Row(elem_id="lab", elem_classes=["staged", "picture-first"]):
         with gr.Column(elem_id="controls"):
-            widgets, preset = _controls()
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
                 reopen = gr.UploadButton("Open", elem_id="open")
                 settings_button()
+            widgets, preset = _controls()
         with gr.Column(elem_id="view"):
             setup = {"shells": shells(CHARTS, start=True), "rolling": [], "readouts": labels(READOUTS)}
             view = component("pages/pool/page", setup, value=opening(), server_functions=[take_away], elem_id="crowd")

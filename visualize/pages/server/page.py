@@ -64,13 +64,13 @@ def build(pages: gr.Blocks, server: Server, queue: JobQueue) -> None:
     header.build("Server")
     with gr.Row(elem_id="lab", elem_classes="attached"):
         with gr.Column(elem_id="controls"):
+            with gr.Row(elem_id="actions"):
+                press = gr.Button("Send", variant="primary", elem_id="run")
+                halt = gr.Button("Stop", elem_id="stop")
             widgets = Widgets(FORM)
             with gr.Column(elem_id="settings", elem_classes="asked"):
                 widgets.add(*FORM.names)
             controls = widgets.values
-            with gr.Row(elem_id="actions"):
-                press = gr.Button("Send", variant="primary", elem_id="run")
-                halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
             setup = {
                 "shells": shells(figures.CHARTS, start=True),
