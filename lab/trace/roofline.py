@@ -19,7 +19,7 @@ Bound = Literal["memory", "compute"]
 BINDS = 0.4, 1.0
 """Shares of the roofline between which it is said to bind a pass."""
 OVERHEAD = 0.1
-"""Share below which neither limit matters: work that is too small for the device waits for its launch."""
+"""Share below which neither limit matters: a pass that is too small for its device waits for its launch."""
 BEATEN = 1.2
 """Share from which on the limits were no limits, even if times scatter."""
 

@@ -74,7 +74,7 @@ def test_a_share_of_more_than_the_limit_is_explained_beside_it() -> None:
     assert rows(metrics, CONFIG)["limit"] == ["129", "%", "limit measured too low"]
     assert rows(replace(metrics, roofline_fraction=1.1), CONFIG)["limit"][2] == ""  # times scatter so much
     *_, note, more = rows(replace(metrics, roofline_fraction=0.01), CONFIG)["limit"]  # the embedded pair on a GPU
-    assert (note, "too small for the device" in more) == ("overhead-bound", True)
+    assert (note, "the model is too small for it" in more) == ("not the limit", True)
     before = PreviousRun(STARTED, replace(metrics, roofline_fraction=0.6))
     assert rows(metrics, CONFIG, before)["limit"][2] == "▲ 69 points"
 

@@ -18,8 +18,11 @@ from visualize.format_numbers import byte_unit, digits, three
 DASH = "–"
 TOO_LOW = "limit measured too low"
 """What makes more than 100% of a limit possible."""
-UNUSED = "overhead-bound"
-WHY_UNUSED = "This low, neither limit matters: the model is too small for the device. Launching a pass takes longer."
+UNUSED = "not the limit"
+WHY_UNUSED = (
+    "This low, neither memory nor compute is the limit. On a GPU, the model is too small for it: launching a pass "
+    "takes longer than the pass. On a CPU, other programs have the cores."
+)
 NOISE = 0.1
 """A change by less than this share is called neither better nor worse: single runs of the same settings scatter."""
 

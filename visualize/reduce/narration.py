@@ -63,9 +63,8 @@ def quoted(text: str) -> str:
 def limit(found: Achieved) -> str:
     """A step's share of the device's roofline."""
     roofline = "memory-bandwidth" if found.nearer == "memory" else "compute"
-    bound = f"{UNUSED}, " if found.share < OVERHEAD else ""
-    faster = f" ({TOO_LOW})" if found.share > BEATEN else ""
-    return f"{bound}{found.share:.0%} of the {roofline} roofline{faster}"
+    remark = f": {UNUSED}" if found.share < OVERHEAD else f" ({TOO_LOW})" if found.share > BEATEN else ""
+    return f"{found.share:.0%} of the {roofline} roofline{remark}"
 
 
 class TextRead:
