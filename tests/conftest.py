@@ -33,6 +33,7 @@ settings.load_profile("lab")
 ONE_APP = {
     "tests/api/": "the API's",
     "tests/test_secrets.py": "the API's",
+    "tests/models/test_hub.py": "the API's",
     "tests/browser/workshop/": "a workshop's",
     "tests/browser/test_server_page.py": "a workshop's",
 }

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 from lab.config import EngineConfig
 from lab.trace.run import Run
-from tests.browser.pages import HOSTILE, Visit, id_of, link_to
+from tests.browser.pages import HOSTILE, Lab, Visit, id_of, link_to
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.states import STATES
@@ -103,8 +103,10 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     expect(lab.problem).to_be_visible()
 
 
-def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit: Visit) -> None:
-    lab = visit().open(seed="", max_tokens=20)
+def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came_and_the_theme_follows_system_and_button(
+    visit: Visit,
+) -> None:
+    lab = visit(color_scheme="dark").open(seed="", max_tokens=20)
     held: list[Route] = []
     lab.page.route("**/queue/join*", lambda route: held.append(route), times=1)
     lab.page.click("#run")
@@ -120,6 +122,7 @@ def test_the_link_claims_no_run_whose_settings_were_changed_before_it_came(visit
     lab.ran()
     lab.until_asked(run=1)
     assert lab.link["seed"]
+    the_theme_follows_system_and_button(lab)
 
 
 def in_forced_colours(page: Page) -> None:
@@ -130,7 +133,7 @@ def in_forced_colours(page: Page) -> None:
         script = "([where, what, part]) => getComputedStyle(document.querySelector(where), part)[what]"
         return page.evaluate(script, [where, what, part])
 
-    on, off = "#toggle-paged input", "#toggle-adaptive-window input"
+    on, off = "#toggle-kv-cache input", "#toggle-adaptive-window input"
     assert look(off, "backgroundColor") not in (look(on, "backgroundColor"), look(off, "backgroundColor", "::before"))
     chosen, other = (f"{id_of('kv_dtype')} label{part}" for part in (".selected", ":not(.selected)"))
     assert look(chosen, "backgroundColor") != look(other, "backgroundColor")
@@ -139,8 +142,8 @@ def in_forced_colours(page: Page) -> None:
     page.emulate_media(forced_colors="none")
 
 
-def test_the_theme_follows_the_system_and_the_button(visit: Visit) -> None:
-    lab = visit(color_scheme="dark").open(max_tokens=30)
+def the_theme_follows_system_and_button(lab: Lab) -> None:
+    """The system's was dark when the page was opened."""
     ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
     dark = "document.body.classList.contains('dark')"
     assert lab.page.evaluate(dark)

@@ -96,7 +96,7 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
     configs = [replace(PAGED, enable_prefix_caching=True, speculative=kind) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, PROMPT + " and no son", "Once"]
     engine = on_kernels(max_num_batched_tokens=33)
-    few = replace(SAMPLING, max_tokens=5)
+    few = replace(SAMPLING, max_tokens=4)
     requests = [engine.submit(*asked, few) for asked in zip(prompts, configs, strict=True)]
     requests += engine.prepare(PROMPT, configs[0], few, continuations=2)()
     runs = [request.result() for request in requests]
