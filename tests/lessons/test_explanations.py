@@ -264,13 +264,21 @@ def test_no_time_is_taken_from_runs_that_record_distributions() -> None:
                 assert not re.search(of_time, path.read_text("utf-8"))
 
 
+@pytest.mark.parametrize(("number", "name"), [(8, "draft"), (10, "four")])
 @pytest.mark.parametrize(("wide", "fits"), [(1.8, True), (9.0, False), (0.4, False)])
-def test_times_of_passes_that_contradict_the_speed_are_said_to(wide: float, fits: bool) -> None:
+def test_times_of_passes_that_contradict_the_speed_are_said_to(number: int, name: str, wide: float, fits: bool) -> None:
     """On a busy machine: 3.5 tokens for 4 x 0.15 + 9 passes would be 0.36 times the speed."""
     round_of_four = {"round_tokens": [3.5] * 3, "gamma": [4.0] * 3, "draft_cost": [0.15] * 3, "pass_ratio": [wide] * 3}
-    figures = {f"runs__four__{name}": values for name, values in round_of_four.items()}
-    text = explained(10, **figures, **rates(four=[1.5] * 3))
-    assert ("contradict the speed above" in text) != fits
+    figures = {f"runs__{name}__{key}": values for key, values in round_of_four.items()}
+    text = explained(number, **figures, **rates(**{name: [1.5] * 3}))
+    assert ("contradict the speed" in text) != fits
+
+
+@pytest.mark.parametrize(("passes", "speed", "noise"), [(1.0, 0.78, True), (1.0, 0.97, False), (0.8, 0.78, False)])
+def test_a_lookup_that_found_nothing_is_not_said_to_cost_much(passes: float, speed: float, noise: bool) -> None:
+    found = measured(11, **rates(lookup=[speed] * 3), runs__lookup__target_passes_per_token=[passes] * 3)
+    see = course()[11].front.change.see.fill(found | {"before": measured(11)})
+    assert ("most of this change is noise" in see) == noise
 
 
 @pytest.mark.parametrize(("after", "changed"), [(0.52, False), (0.3, True)])
@@ -295,3 +303,8 @@ def test_a_head_that_costs_less_than_its_layer_decides_nothing(cost: float, deci
 def test_a_disturbed_interval_that_misses_the_truth_is_said_to(pairs: list[float], misses: bool) -> None:
     known = measured(22, noise__one__ms=[1.0] * 3, noise__same__ms=pairs)
     assert ("It misses the truth" in course()[22].front.change.see.fill(known | {"before": known})) == misses
+
+
+@pytest.mark.parametrize(("paged", "noise"), [(2.06, True), (0.97, False)])
+def test_a_gain_from_paging_for_one_user_is_called_noise(paged: float, noise: bool) -> None:
+    assert ("its factor here is noise" in explained(12, **rates(paged=[paged] * 3))) == noise
