@@ -276,11 +276,9 @@ class Narrator(TextRead):
                 return self._window.changed(event)
             case RecurrentRolledBack() if not self._rolled_back:
                 self._rolled_back = True
-                way = "A snapshot was kept there."
-                if event.recomputed:
-                    way = f"{counted(event.recomputed, 'token')} of that round had to be computed again."
-                gone = counted(event.discarded, "rejected token")
-                return f"Before it, the recurrent state went back to token {event.position}: it had read {gone}. {way}"
+                way = f"computing {counted(event.recomputed, 'token')} again" if event.recomputed else "a snapshot"
+                gone, there = counted(event.discarded, "rejected token"), event.position
+                return f"Before it, the recurrent state went back past {gone} to token {there}, by {way}."
         return ""
 
 
