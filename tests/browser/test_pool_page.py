@@ -85,38 +85,12 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     return picture
 
 
-def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Visit, tmp_path: Path) -> None:
+def test_preemption_is_shown_step_by_step_and_the_saved_run_again(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     page = opened(lab, **FEW)
     ran(lab)
     file = lab.save("json", tmp_path)
-    frames = frames_of(file, recorded=True)
-    page.click(".against")  # the first sequence alone, in the Lab
-    page.wait_for_selector("#stage .token:not(.prompt)")
-    lab.leave_controls()
-    lab.press("End")
-    lab.finish()
-    alone = "".join(lab.written.all_text_contents())
-    texts = (token["text"] for frame in frames for token in frame.get("tokens", []) if token["owner"] == 0)
-    assert alone == "".join(texts).replace(" ", "")  # they are between the tokens
-    opened(lab)
-    lab.slow(400)
-    wrong = tmp_path / "wrong.json"
-    wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
-    lab.reopen(file)
-    page.wait_for_timeout(500)  # uploaded, and not yet answered: the next one is not lost
-    lab.reopen(wrong)
-    expect(lab.problem).to_be_visible()
-    assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
-    expect(page.locator(".against")).to_be_hidden()  # whose settings are not known
-    assert "float32" in page.inner_text("#device")
-
-
-def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:
-    lab = visit()
-    page = opened(lab, **FEW)
-    ran(lab)
-    frames = frames_of(lab.save("json", tmp_path))
+    frames = frames_of(file)
     last = len(frames) - 1
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
     requests: list[str] = []
@@ -155,6 +129,34 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     ran(lab)
     expect(page.locator(".chip")).to_have_count(4)  # those of the new run
     assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
+    the_first_sequence_is_seen_alone_in_the_lab(lab, tmp_path / "another")
+    a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(lab, file, tmp_path)
+
+
+def the_first_sequence_is_seen_alone_in_the_lab(lab: Lab, folder: Path) -> None:
+    frames = frames_of(lab.save("json", folder), recorded=True)
+    lab.page.click(".against")
+    lab.page.wait_for_selector("#stage .token:not(.prompt)")
+    lab.leave_controls()
+    lab.press("End")
+    lab.finish()
+    alone = "".join(lab.written.all_text_contents())
+    texts = (token["text"] for frame in frames for token in frame.get("tokens", []) if token["owner"] == 0)
+    assert alone == "".join(texts).replace(" ", "")  # they are between the tokens
+
+
+def a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(lab: Lab, file: Path, tmp_path: Path) -> None:
+    page = opened(lab)
+    lab.slow(400)
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
+    lab.reopen(file)
+    page.wait_for_timeout(500)  # uploaded, and not yet answered: the next one is not lost
+    lab.reopen(wrong)
+    expect(lab.problem).to_be_visible()
+    assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
+    expect(page.locator(".against")).to_be_hidden()  # whose settings are not known
+    assert "float32" in page.inner_text("#device")
 
 
 def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visit) -> None:
