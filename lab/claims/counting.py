@@ -11,7 +11,6 @@ import torch
 from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.comparisons import cache_times
 from lab.claims.rule import evaluate
-from lab.claims.speculation import needed_acceptance
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, KVFormat
 from lab.engine.adaptive_window import tokens_per_round
@@ -21,7 +20,7 @@ from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.measure.interval import median_interval
 from lab.measure.reference import FOLDER
 from lab.measure.scaling_fit import fit_power
-from lab.measure.theory import speedup
+from lab.measure.theory import needed_acceptance, speedup
 from lab.memory.model_memory import ModelInfo, known_models
 
 HALF = torch.float16

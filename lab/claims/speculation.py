@@ -1,6 +1,5 @@
 """Speculation in several kinds of text: acceptance, tokens per pass, speed-up, and what promises take."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +12,7 @@ from lab.claims.trial import Trial
 from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
 from lab.measure.interval import Interval, median_interval, ratio_interval, ratios
-from lab.measure.theory import Speculated, speculated, speedup, whole_rounds
+from lab.measure.theory import GAMMAS, Speculated, best_speedup, needed_acceptance, speculated, whole_rounds
 from lab.trace.events import Verified
 from lab.trace.run import Run
 
@@ -21,8 +20,6 @@ GAMMA = 5
 """Draft tokens per round, the number that the articles use where they name one."""
 TENTH = 0.1
 """c of a draft a tenth of the target's size, if the time goes into reading weights."""
-GAMMAS = range(1, 33)
-"""Windows to choose from; 32 is the widest that the engine takes."""
 TOKENS = 48
 CONFIGS = {"plain": {}, "draft": {"speculative": "draft", "num_speculative_tokens": GAMMA}}
 
@@ -173,23 +170,6 @@ def gains(trial: Trial) -> Figures:
             "exact": trial.engine("matched").target.dtype == torch.float32,
         }
     )
-
-
-def best_speedup(acceptance: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
-    """The speed-up at the best of some windows, by theorem 3.8."""
-    return max(speedup(acceptance, gamma, cost) for gamma in gammas)
-
-
-def needed_acceptance(faster: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
-    """The least acceptance at which the best of some windows gives that speed-up. Infinite: not even 1 does."""
-    if best_speedup(1.0, cost, gammas) < faster:
-        return math.inf
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        enough = best_speedup(middle, cost, gammas) >= faster
-        low, high = (low, middle) if enough else (middle, high)
-    return high
 
 
 def promised(

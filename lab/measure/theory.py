@@ -9,6 +9,7 @@ of a pass of the target (theorem 3.8).
 """
 
 import heapq
+import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from lab.measure.measuring import Spread, steps
 from lab.trace.events import Proposed, StepTimed, Verified
 from lab.trace.run import Run
 
+GAMMAS = range(1, 33)
+"""Windows to choose from; 32 is the widest that the engine takes."""
+
 
 def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0) -> float:
     """Theorem 3.8: the speed-up over decoding without speculation. ``cost``: c.
@@ -27,6 +31,23 @@ def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0)
     ``pass_ratio``: time of a pass over gamma + 1 tokens / time of one over a single token; the theorem has 1.
     """
     return tokens_per_round(acceptance, gamma) / (gamma * cost + pass_ratio)
+
+
+def best_speedup(acceptance: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
+    """The speed-up at the best of some windows, by theorem 3.8."""
+    return max(speedup(acceptance, gamma, cost) for gamma in gammas)
+
+
+def needed_acceptance(faster: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
+    """The least acceptance at which the best of some windows gives that speed-up. Infinite: not even 1 does."""
+    if best_speedup(1.0, cost, gammas) < faster:
+        return math.inf
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        enough = best_speedup(middle, cost, gammas) >= faster
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def tree_tokens(nodes: int, ranks: Sequence[float]) -> float:

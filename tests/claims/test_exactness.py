@@ -15,8 +15,9 @@ from lab.claims import CLAIMS
 from lab.claims.acceptance_rules import Context, Draws, by_target, with_absolute, with_residual, with_target
 from lab.claims.exactness import NOTICED, control, p_value, speculate
 from lab.claims.quality import multi_head, pooled
-from lab.claims.speculation import GAMMA, GAMMAS, best_speedup, needed_acceptance
+from lab.claims.speculation import GAMMA
 from lab.claims.trial import Trial
+from lab.measure.theory import GAMMAS, best_speedup, needed_acceptance
 from tests import tiny_models
 
 DRAFT_TOKENS = 4_000
