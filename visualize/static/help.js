@@ -10,6 +10,7 @@ const KEYS = [
   ["Shift ← →", "A round back or on"],
   ["Home End", "First or last instant"],
   ["L", "Loop this round"],
+  ["R", "Real time, and back"],
   ["P", "Presentation: large, for a projector"],
   ["?", "This help, or that of a setting"],
 ];

@@ -32,6 +32,7 @@ export function addPlayer(stage) {
   stage.unasked = false; // it moved by itself: screen readers are not told of every frame
   stage.part = null;
   let looped = 0;
+  let slowed = "auto"; // the speed before real time
   let timeline;
   let clock = 0; // milliseconds of the film
   let ticked = 0;
@@ -211,6 +212,14 @@ export function addPlayer(stage) {
       if (stage.picture.at === stage.picture.last && !stage.run.running) move(0, true);
       enter("playing");
     },
+    /** Switch to real time, in which a run that goes on is followed, and back. */
+    real() {
+      const slow = speed.value !== "real";
+      if (slow) slowed = speed.value;
+      speed.value = slow ? "real" : slowed;
+      speed.dispatchEvent(new Event("change"));
+      if (slow && stage.run.running) actions.live();
+    },
     loop() {
       if (stage.mode === "looping") return enter("still"), go(looped);
       looped = Math.max(1, shown());
@@ -225,7 +234,7 @@ export function addPlayer(stage) {
   speed.addEventListener("change", () => stage.mode === "playing" && restart());
 
   const ROUNDS = { "shift+arrowleft": "roundBack", "shift+arrowright": "roundOn" };
-  const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop", ...ROUNDS };
+  const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop", r: "real", ...ROUNDS };
   const STEPS = ["back", "on", "roundBack", "roundOn"]; // as long as their key is held
   const keyed = (action) => (held) => {
     if (!held || STEPS.includes(action)) actions[action]();
