@@ -6,14 +6,23 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
-from tests.browser.pages import Visit, asked, link_to
+from tests.browser.pages import Lab, Visit, asked, link_to
 
 
-def test_one_switch_runs_with_and_without_speculation_side_by_side_and_both_can_be_seen_again(visit: Visit) -> None:
+def test_a_switch_runs_two_settings_side_by_side_and_keys_models_words_and_settings_explain_themselves(
+    visit: Visit,
+) -> None:
     lab = visit().open(max_tokens=24)
-    page = lab.page
+    one_switch_runs_with_and_without_speculation(lab.page)
+    keys_open_help_and_the_presentation(lab.page)
+    models_are_named(lab)
+    words_and_settings_explain_themselves(lab.page)
+
+
+def one_switch_runs_with_and_without_speculation(page: Page) -> None:
+    """Side by side, and both can be seen again."""
     page.click(".twice")
     expect(page.locator(".beside .lane")).to_have_count(2)  # as they are computed
     page.wait_for_selector(".faster b")
@@ -42,12 +51,10 @@ def test_one_switch_runs_with_and_without_speculation_side_by_side_and_both_can_
     page.click(".twice")  # of the run that is shown, only the other one is computed
     page.wait_for_selector(".faster b")
     expect(rows).to_have_count(3)
+    page.click("[data-close]")
 
 
-def test_keys_open_help_and_the_presentation_and_models_words_and_settings_explain_themselves(visit: Visit) -> None:
-    lab = visit().open()
-    page, said = lab.page, lab.page.locator("#meaning")
-    # By keys: help, its tour, and the presentation.
+def keys_open_help_and_the_presentation(page: Page) -> None:
     page.keyboard.press("?")
     page.click(".help .tour")
     for stop in range(1, 6):
@@ -61,13 +68,19 @@ def test_keys_open_help_and_the_presentation_and_models_words_and_settings_expla
     page.keyboard.press("p")
     assert page.is_visible("#controls")
 
-    # Models are named, and a prompt unlike their books gets a word.
+
+def models_are_named(lab: Lab) -> None:
+    """And a prompt unlike their books gets a word."""
+    page = lab.page
     expect(page.locator("#models")).to_contain_text("children's books")
     assert page.locator("#models .unlike").count() == 0
     lab.prompt.fill("def fibonacci(n): return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)")
     expect(page.locator("#models .unlike")).to_be_visible()
 
-    # Words and settings have their meanings, and links to lessons.
+
+def words_and_settings_explain_themselves(page: Page) -> None:
+    """With their meanings, and links to lessons."""
+    said = page.locator("#meaning")
     page.hover("[data-key=gaps]")
     expect(said).to_have_text(re.compile("^Time from one token to the next.*Median and 99th"))
     page.hover(".legend .recovered .piece")
