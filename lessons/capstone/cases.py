@@ -212,10 +212,11 @@ def memory(case: CapstoneCase, chosen: ServerChoices, deployment: Deployment) ->
     held = deployment.num_blocks * deployment.block_size
     found, limited = f"a cache of {held:,} tokens", ""
     if held < longest:
+        helps = ["use more of the memory"]
+        helps += ["use a smaller KV dtype"] * (held > 0) + ["use no draft model"] * (chosen.speculative == "draft")
         limited = (
             f"The weights take {deployment.weight_bytes / GiB:.1f} of {deployment.usable_bytes / GiB:.1f} GiB, and the "
-            f"cache {deployment.token_bytes / 1024:.0f} KiB per token. Use more of the memory, a smaller KV dtype, or "
-            "no draft model."
+            f"cache {deployment.token_bytes / 1024:.0f} KiB per token. To make room, {' or '.join(helps)}."
         )
     elif needed > beside:
         limited = (

@@ -67,6 +67,17 @@ def test_a_small_pool_preempts_and_still_ends() -> None:
     assert result.left == 0
 
 
+def test_what_makes_room_is_only_what_takes_some() -> None:
+    chat = CASES["chat"]
+    for chosen, dtype, draft in (
+        (ServerChoices(), False, False),  # the weights alone do not fit
+        (ServerChoices(gpu_memory_utilization=0.9, speculative="draft"), False, True),
+        (ServerChoices(gpu_memory_utilization=0.936), True, False),
+    ):
+        said = memory(chat, chosen, chat.deployment(chosen)).limited
+        assert ("KV dtype" in said, "no draft model" in said) == (dtype, draft), said
+
+
 def test_more_memory_never_lowers_what_fits() -> None:
     case = CASES["agents"]
     blocks = [

@@ -308,3 +308,11 @@ def test_a_disturbed_interval_that_misses_the_truth_is_said_to(pairs: list[float
 @pytest.mark.parametrize(("paged", "noise"), [(2.06, True), (0.97, False)])
 def test_a_gain_from_paging_for_one_user_is_called_noise(paged: float, noise: bool) -> None:
     assert ("its factor here is noise" in explained(12, **rates(paged=[paged] * 3))) == noise
+
+
+@pytest.mark.parametrize(("greedy", "said"), [(1.7, "Greedy draft."), (2.95, "The lowest two are too close to call.")])
+def test_the_rule_with_the_fewest_tokens_is_named_only_if_it_is_apart(greedy: float, said: str) -> None:
+    tokens = {"standard": 3.0, "block": 3.1, "greedy_draft": greedy, "typical": 3.3}
+    found = measured(14, **{f"runs__{name}__round_tokens": [value] * 2 for name, value in tokens.items()})
+    predict = course()[14].front.predict
+    assert predict.options[right_one(predict, found)].text == said
