@@ -64,10 +64,8 @@ MOVED = """() => !document.body.matches(".running") || [0, 1, 2].every((chart) =
 """Whether each chart was drawn again: several pictures may pass before the next of a chart. Or else the run is over."""
 
 
-def test_charts_follow_a_run_and_the_sentence_is_in_step_with_the_text(visit: Visit) -> None:
-    lab = visit().open(**PLAIN, **LONG)
-    lab.page.evaluate(SHOWN)
-    lab.run()
+def charts_follow_and_the_sentence_is_in_step_with_the_text(lab: Lab) -> None:
+    """Since ``SHOWN`` was evaluated."""
     lab.page.wait_for_function(MOVED)
     shown = [one for one in lab.page.evaluate("shown") if one["text"] > 0]
     assert len(shown) >= 3
@@ -130,7 +128,7 @@ def a_file_that_arrives_ends_nothing(lab: Lab, held: list[Route]) -> None:
     assert lab.running
 
 
-def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(
+def test_charts_follow_a_run_during_which_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(
     visit: Visit, tmp_path: Path
 ) -> None:
     lab = visit().open(**PLAIN, **LONG | {"max_tokens": 1000})
@@ -138,9 +136,11 @@ def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_th
     page.route("**/gradio_api/upload*", lambda route: held.append(route))
     Run(script(EngineConfig())).save(tmp_path / "run.json")
     lab.reopen(tmp_path / "run.json")
+    page.evaluate(SHOWN)
     lab.prompt.focus()
     page.keyboard.press("Control+Enter")
     lab.wait_for_tokens(5)
+    charts_follow_and_the_sentence_is_in_step_with_the_text(lab)
     a_file_that_arrives_ends_nothing(lab, held)
     page.on("filechooser", lambda chooser: begun.append("a file"))
     page.on("request", lambda request: "queue/join" in request.url and begun.append(request.url))
