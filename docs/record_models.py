@@ -25,7 +25,15 @@ TARGET = WEIGHTS / "target"
 PROMPT = "Once upon a time there was a little girl who lived near the forest, and every morning she went to the well."
 TEMPLATE = "{% for m in messages %}{{ m.content + '\\n' + eos_token }}{% endfor %}"
 SAID = ("Once upon a time there was a king.", "And what did his daughter say?")
-USUAL = {"paged": 1, "block_size": 4, "num_blocks": 40, "max_tokens": 40, "temperature": 0, "speculative": "off"}
+USUAL = {
+    "paged": 1,
+    "block_size": 4,
+    "num_blocks": 40,
+    "max_tokens": 40,
+    "temperature": 0,
+    "speculative": "off",
+    "prompt": PROMPT,
+}
 
 
 def write(where: Path) -> None:
