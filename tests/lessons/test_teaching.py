@@ -88,6 +88,9 @@ def test_the_file_matches_the_page_and_plans_two_classes() -> None:
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
     assert [plan.minutes for plan in plans] == [75, 240]
+    essentials = [str(number) for number in plans[0].lessons]
+    page = (GUIDE.parents[1] / "visualize" / "pages" / "lessons" / "course.html").read_text("utf-8")
+    assert f"lessons {', '.join(essentials[:-1])} and {essentials[-1]}: {plans[0].minutes} minutes" in page
 
 
 def test_a_lessons_minutes_hold_its_words_its_runs_and_its_questions() -> None:
