@@ -29,14 +29,16 @@ def comes_to_rest(page: Page, seconds: float = 60) -> None:
         asked = page.evaluate("asked")
 
 
-def test_an_idle_page_requests_no_animation_frames_and_hostile_text_is_shown_as_text(visit: Visit) -> None:
-    """No frames even for the clock of Gradio's loading screen, which is gone by then."""
+def test_an_idle_page_rests_hostile_text_stays_text_a_mistake_loses_nothing_and_a_run_explains_itself(
+    visit: Visit,
+) -> None:
+    """No animation frames even for the clock of Gradio's loading screen, which is gone by then."""
     lab = visit()
     lab.page.add_init_script(
         "window.asked = 0; const ask = requestAnimationFrame;"
         "window.requestAnimationFrame = (callback) => { asked += 1; return ask(callback); };"
     )
-    lab.open(prompt=HOSTILE, max_tokens=12)
+    lab.open(prompt=HOSTILE, max_tokens=60, num_speculative_tokens=6, seed=3)
     comes_to_rest(lab.page)
     lab.ran()
     comes_to_rest(lab.page)
@@ -46,11 +48,13 @@ def test_an_idle_page_requests_no_animation_frames_and_hostile_text_is_shown_as_
     for part in ("<img", "${window.pwned=1}", "⟨RLO⟩"):
         assert part in shown
     assert lab.page.query_selector(".text img") is None
+    a_mistake_loses_nothing(lab)
+    the_finished_run_is_described(lab)
+    a_token_explains_itself(lab)
+    the_menu_for_saving_closes_like_any_other(lab)
 
 
-def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explains_itself(visit: Visit) -> None:
-    """And keyboard focus is visible, and the menu for saving closes like any other."""
-    lab = visit().open(max_tokens=60, num_speculative_tokens=6, seed=3)
+def a_mistake_loses_nothing(lab: Lab) -> None:
     lab.prompt.fill("")
     lab.page.click("#run")
     expect(lab.problem).to_contain_text("prompt")
@@ -60,6 +64,8 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     lab.ran()
     lab.came_to_its_end()
 
+
+def the_finished_run_is_described(lab: Lab) -> None:
     described = "document.querySelector('[data-chart=rounds] .plot').ariaDescription"
     reported = {state: int(n) for n, state in (part.split(" ", 1) for part in lab.page.evaluate(described).split(", "))}
     assert set(reported) <= {state.label for state in STATES.values()}
@@ -69,6 +75,9 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     lab.wait_for_instant(0)
     assert lab.page.evaluate(described) == ""
 
+
+def a_token_explains_itself(lab: Lab) -> None:
+    """And keyboard focus is visible."""
     page = lab.page
     lab.press("End")
     lab.prompt.focus()
@@ -87,6 +96,9 @@ def test_a_mistake_loses_nothing_a_finished_run_is_described_and_a_token_explain
     lab.press("Home")
     assert "prompt" in lab.tip.inner_text()
 
+
+def the_menu_for_saving_closes_like_any_other(lab: Lab) -> None:
+    page = lab.page
     opened, shut = ".save[open]", ".save:not([open])"
     page.click(".save summary")
     page.wait_for_selector(opened)
