@@ -117,9 +117,9 @@ def test_captured_steps_give_the_tokens_of_the_reference(engine, reference, pois
 def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(engine, reference, poisoned_outputs):
     """Sequences join and leave, windows and lengths differ; every step is padded to some bucket."""
     configs = [replace(PAGED, speculative=kind, num_speculative_tokens=3) for kind in ("off", "draft", "ngram")]
-    prompts = [PROMPT, "A", PROMPT + " and"]
+    prompts = [PROMPT, "A king", PROMPT + " and once"]
     lab = engine(interpreted=True)
-    samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 4, 3)]
+    samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 5, 3)]
     asked = list(zip(prompts, configs, samplings, strict=True))
     runs = [request.result() for request in [lab.submit(*one) for one in asked]]
     assert [run.token_ids for run in runs] == [reference.generate(*one).token_ids for one in asked]
