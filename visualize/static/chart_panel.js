@@ -1,5 +1,6 @@
 // Charts: empty figures (visualize/charts) filled with data, in the current look, by Plotly.
 
+import { initialQuery } from "./address.js";
 import { body, labelAsImage, make } from "./dom.js";
 import { offerChart } from "./pictures.js";
 
@@ -14,17 +15,21 @@ export function onLook(draw) {
   if (!window.Plotly) plotlyScript().addEventListener("load", draw);
 }
 
+const FILM_FIRST = 700; // milliseconds: to run the script, and to draw, takes the page's time while its opening begins to move
+let wanted = null; // the script, once it is asked for
+
 /** The script that draws charts. It comes after the page: it is three quarters of a first visit's bytes. */
 function plotlyScript() {
+  if (wanted) return wanted;
   const known = document.querySelector("script[src$='plotly.min.js']"); // an exported page's own
   const { content } = document.querySelector("meta[name=plotly]") ?? {};
-  const script = known ?? Object.assign(make("script"), { src: content });
-  if (!known) document.head.append(script);
-  if (body.dataset.charts) return script;
+  wanted = known ?? Object.assign(make("script"), { src: content });
   body.dataset.charts = "coming";
-  script.addEventListener("load", () => delete body.dataset.charts);
-  script.addEventListener("error", () => (body.dataset.charts = "missing"));
-  return script;
+  wanted.addEventListener("load", () => delete body.dataset.charts);
+  wanted.addEventListener("error", () => (body.dataset.charts = "missing"));
+  const opens = !initialQuery.size && document.querySelector(".staged");
+  if (!known) setTimeout(() => document.head.append(wanted), opens ? FILM_FIRST : 0);
+  return wanted;
 }
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
