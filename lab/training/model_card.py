@@ -36,6 +36,8 @@ SAMPLE_PROMPTS = (
 SAMPLE_TOKENS = 120
 GAMMA = 4
 NEW_TOKENS = 128
+SEEDS = 10
+"""Texts sampled after each prompt: those of one seed differ by more than drafters do."""
 PROMPTS = 20
 PROMPT_WORDS = 30
 
@@ -118,13 +120,14 @@ def story_prompts(split: CorpusSplit) -> list[str]:
 def measure_acceptance(
     target: Path, draft: Path, prompts: list[str], temperature: float, device: str
 ) -> AcceptanceStats:
-    """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text; prompt i is sampled with seed i."""
+    """Continue each prompt by ``NEW_TOKENS`` tokens, or to an end of text: once greedily, or ``SEEDS`` times."""
     kind = draft.name if draft.name in HEADS else "draft"
     engine = load_engine(target=str(target), device=device, **{"head" if kind in HEADS else "draft": str(draft)})
     config = EngineConfig(speculative=kind, num_speculative_tokens=GAMMA)
     return acceptance_stats(
         engine.generate(prompt, config, SamplingParams(max_tokens=NEW_TOKENS, temperature=temperature, seed=seed))
-        for seed, prompt in enumerate(prompts)
+        for seed in range(SEEDS if temperature else 1)
+        for prompt in prompts
     )
 
 
@@ -182,6 +185,7 @@ def measure(
         "acceptance": {
             "gamma": GAMMA,
             "new_tokens": NEW_TOKENS,
+            "seeds": SEEDS,
             "prompts": prompts,
             "drafts": accepted,
         },
