@@ -108,7 +108,7 @@ def test_a_model_of_which_transformers_computes_one_token_otherwise_than_several
         refuse_disagreement(LanguageModel(random_model("nemotron_h", layer_types=kinds), "nemotron"))
 
 
-def p_value(lab: Engine, runs: int = 400) -> float:
+def p_value(lab: Engine, runs: int = 800) -> float:
     """Test three generated tokens, all after rounds of speculation, against their exact distribution."""
     settings = {"temperature": 1.0, "top_k": 3}
     config = EngineConfig(speculative="early_exit", num_speculative_tokens=2, paged=True, block_size=4, num_blocks=4096)
