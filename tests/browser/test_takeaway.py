@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
 from tests.browser.pages import HOSTILE, Lab, notices
-from tests.browser.test_verdict import OPENED
+from tests.browser.test_verdict import OPENED, drawn
 from tests.visualize.conftest import script
 from tests.waiting import until
 from visualize.jobs.downloads import page as as_page
@@ -83,7 +83,7 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     run = Run.load(file)
     assert lab.save("csv", tmp_path).read_text("utf-8").count("\n") == end["pass"] + 2  # plus header and prefill
     lab.tokens("recovered").first.click()
-    verdict = lab.page.evaluate(OPENED)
+    verdict = drawn(lab.page, OPENED)
     lab.press("Escape")
 
     damaged = tmp_path / "damaged.json"
@@ -131,7 +131,7 @@ def test_a_run_is_saved_reopened_made_again_and_a_bad_file_changes_nothing(
     assert page.inner_text(".notice")  # where it was recorded
     assert not page.is_visible(".save")
     own.tokens("recovered").first.click()
-    assert page.evaluate(OPENED) == verdict is not None
+    assert drawn(page, OPENED) == verdict is not None
     page.click("[data-verdict=close]")
     own.leave_controls()
     own.press("Home")

@@ -43,6 +43,12 @@ POINTED = """([x, y]) => document.querySelector("[data-chart=rounds] .plot")._ho
 """The chart has noticed which square the pointer is on: it checks ten times a second."""
 
 
+def drawn(page: Page, script: str) -> Any:
+    """What the script finds once the chart of what was opened is drawn."""
+    page.wait_for_selector(".verdict:not([aria-busy=true])", state="attached")
+    return page.evaluate(script)
+
+
 def page_tops(lab: Lab) -> list[list[Any]]:
     """The likeliest tokens at each position of the run, as its file has them."""
     with TemporaryDirectory() as folder:
@@ -62,20 +68,20 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
 ) -> None:
     lab = visit().ran(**LINK)
     page = lab.page
-    assert page.evaluate(OPENED) is None
+    assert drawn(page, OPENED) is None
     frames = Reducer().feed(Run.load(lab.save("json", tmp_path)).events)
     reported = [(frame["step"], i, each) for frame in frames for i, each in enumerate(frame.get("verdicts", []))]
     verdicts = [each for *_, each in reported]
     lab.tokens("recovered").first.click()
-    of_recovered = page.evaluate(OPENED)
+    of_recovered = drawn(page, OPENED)
     assert_shows(of_recovered, next(each for each in verdicts if each["title"] == of_recovered["title"]))
     assert not page.is_visible("[data-chart=blocks]")
     assert page.is_visible("[data-chart=rounds]")
     for token in (lab.tokens("accepted").last, lab.tokens("accepted").first):
         token.click()
         step = int(page.inner_text(".verdict h2").split()[1].rstrip(","))
-        assert page.evaluate(MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked and in view"
-    assert_shows(page.evaluate(OPENED), verdicts[0])
+        assert drawn(page, MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked and in view"
+    assert_shows(drawn(page, OPENED), verdicts[0])
     everything = [
         each
         for frame in frames
@@ -87,12 +93,12 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
         page.click(f"[data-verdict={button}]")
         at += by
         if everything[at]:
-            assert_shows(page.evaluate(OPENED), everything[at])
+            assert_shows(drawn(page, OPENED), everything[at])
         else:
-            assert page.evaluate(OPENED)["title"].endswith("bonus token")
+            assert drawn(page, OPENED)["title"].endswith("bonus token")
     page.focus(".text")
     page.keyboard.press("Escape")
-    assert page.evaluate(OPENED) is None
+    assert drawn(page, OPENED) is None
     assert page.is_visible("[data-chart=blocks]")
 
     last = reported[-1][0]
@@ -102,18 +108,18 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
         page.wait_for_function(POINTED, arg=[last, position + 1])  # a person points before clicking
         page.mouse.click(*square)
         expect(lab.verdict.locator("h2")).to_have_text(each["title"])
-        assert_shows(page.evaluate(OPENED), each)
+        assert_shows(drawn(page, OPENED), each)
 
     page.focus(".text")
     lab.press("Escape", "Home", "Enter")
-    assert page.evaluate(OPENED) is None  # prompt tokens have no verdict
+    assert drawn(page, OPENED) is None  # prompt tokens have no verdict
     lab.press(*["ArrowRight"] * (lab.tokens("prompt").count() + 1), "Enter")  # the first comes from the prefill
-    assert_shows(page.evaluate(OPENED), verdicts[0])
+    assert_shows(drawn(page, OPENED), verdicts[0])
     lab.press("ArrowRight")
-    assert_shows(page.evaluate(OPENED), verdicts[1])
+    assert_shows(drawn(page, OPENED), verdicts[1])
 
     lab.scrub(9)
-    assert page.evaluate(OPENED) is not None
+    assert drawn(page, OPENED) is not None
     page.click("[data-verdict=close]")
     lab.finish()
     page.wait_for_selector("[data-chart=blocks] .main-svg", state="visible")
@@ -122,11 +128,11 @@ def test_tokens_squares_and_keys_open_the_recorded_verdict_and_a_link_opens_it_a
 
     lab.tokens("recovered").first.click()
     page.wait_for_function("location.search.includes('guess=') && location.search.includes('step=')")
-    seen = page.evaluate(OPENED)
+    seen = drawn(page, OPENED)
     page.goto(f"{page.url.replace('step=', 'nothing=')}&run=1")  # without a step: at the run's end
     lab.ready()
     expect(lab.verdict).to_be_visible()
-    assert page.evaluate(OPENED) == seen
+    assert drawn(page, OPENED) == seen
     lab.finish()
     assert lab.instant == lab.last
 

@@ -55,7 +55,12 @@ export function addVerification(stage) {
     panel.hidden = false;
     for (const { mark, about } of stage.shown) mark.classList.toggle("chosen", about === token);
     reveal($(".token.chosen"));
-    requestAnimationFrame(() => setTimeout(() => (drawVerdict(), showRound()))); // the panel is seen before its chart is drawn
+    panel.ariaBusy = "true"; // the panel is seen before its chart is drawn
+    requestAnimationFrame(() => setTimeout(() => {
+      drawVerdict();
+      showRound();
+      panel.ariaBusy = "false";
+    }));
     if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
   }
 
