@@ -81,7 +81,7 @@ OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((w
 SQUARES = """() => {
   const plot = document.querySelector("[data-chart=rounds] .plot");
   const { _length: wide, range: [first, end] } = plot._fullLayout.xaxis;
-  return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
+  return Math.max(...plot._fullData.map(({ marker }) => marker?.size ?? 0)) - wide / (end - first);
 }"""
 """By how much a square of the rounds chart is wider than its column."""
 
