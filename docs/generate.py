@@ -430,6 +430,49 @@ def architectures() -> list[str]:
     return [f"{tried} Of the others, {encoders} have an encoder, and are no causal language models.", "", *lines]
 
 
+PARITY = {
+    "off": "no drafter",
+    "draft": "draft model",
+    "early_exit": "early exit",
+    "ngram": "n-gram",
+    "synthetic": "synthetic",
+    "eagle3": "EAGLE-3",
+    "dflash": "DFlash",
+    "mtp": "MTP",
+}
+
+
+@generated
+def parity() -> list[str]:
+    """In how many kinds of cache each model writes transformers' tokens with each drafter; and why not in others."""
+    found = record("parity")["rows"]
+    notes: dict[str, str] = {}
+
+    def cell(kind: str, drafter: str) -> str:
+        tried = [cells[drafter] for row in found if row["kind"] == kind and drafter in (cells := row["drafters"])]
+        others = [why for it in tried if (why := it.get("refused") or it["outcome"]) != "equal"]
+        marks = {notes.setdefault(why.replace(kind, "the model"), chr(ord("a") + len(notes))): 1 for why in others}
+        return " ".join([f"{len(tried) - len(others)}" if len(others) < len(tried) else "–", *marks])
+
+    lines = table(
+        " | ".join(["model", "different tokens", *PARITY.values()]),
+        (
+            [f"`{kind}`", different, *(cell(kind, drafter) for drafter in PARITY)]
+            for kind, different in {row["kind"]: row["different"] for row in found}.items()
+        ),
+    )
+    cells = [cell for row in found for cell in row["drafters"].values()]
+    equal, refused = sum(it.get("outcome") == "equal" for it in cells), sum("refused" in it for it in cells)
+    return [
+        f"{equal} of {len(cells) - refused} texts are equal, and {refused} pairs are refused (transformers "
+        f"{record('parity')['transformers']}):",
+        "",
+        *lines,
+        "",
+        " ".join(f"{mark}: {why}." for why, mark in notes.items()),
+    ]
+
+
 # -- measurements on a GPU -----------------------------------------------------------------------
 
 GPUS = {"h100": ("gpu-h100-early", "gpu-h100"), "h200": ("gpu-h200", "gpu-h200-first")}
