@@ -35,9 +35,9 @@ GPU_KEYS = {name.lower().replace(" ", "-"): name for name in GPUS}
 """Their names by those used in links and on command lines, such as "h100-80-gb"."""
 
 PUBLISHED: dict[str, dict] = json.loads((Path(__file__).parent / "models.json").read_text("utf-8"))
-"""Well-known models: those numbers of their published config.json that determine bytes, their parameters as
-transformers counts them (tied embeddings once, heads for speculation and towers for images left out), and the bytes of
-a recurrent state in float32. A test counts both again."""
+"""Well-known models: those numbers of their published config.json (or of what ``read`` names) that determine bytes,
+their parameters as transformers counts them (tied embeddings once, heads for speculation and towers for images left
+out), and the bytes of a recurrent state in float32. A test counts both again."""
 OWN = {"stories-target": "stories", "stories-draft": "stories, the draft"}
 """The lab's own pair: titles by names."""
 MODELS = (*PUBLISHED, *OWN)

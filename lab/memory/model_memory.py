@@ -44,7 +44,7 @@ def known_models() -> dict[str, ModelInfo]:
     for key, entry in PUBLISHED.items():
         config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
         shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
-        state, source = entry.get("state_bytes", 0), f"config.json of {hub}"
+        state, source = entry.get("state_bytes", 0), f"{entry.get('read', 'config.json')} of {hub}"
         models[key] = ModelInfo(entry["name"], shape, numbers, source, hub, packed, state)
     for key, title in OWN.items():
         folder = key.removeprefix("stories-")

@@ -86,7 +86,7 @@ def _model(key: str) -> ModelInfo | None:
 
 
 def _name(other: str, model: ModelInfo | None) -> str:
-    return model.source.removeprefix("config.json of ") if model else other.strip()
+    return model.hub if model else other.strip()
 
 
 def _needed(inputs: DeployInputs, target: ModelInfo, draft: ModelInfo | None) -> Deployment:

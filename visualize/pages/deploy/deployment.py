@@ -17,7 +17,7 @@ from visualize.run_settings import FORM as LAB
 from visualize.run_settings import fields_of
 from visualize.url_settings import Form
 
-NAMED = {key: model.name for key, model in known_models().items() if model.source.startswith("config.json of ")}
+NAMED = {key: model.name for key, model in known_models().items() if model.hub}
 """Models that a server elsewhere can find by their hub ids, so not this lab's own."""
 _MODELS = NAMED | {OTHER: "Another, by its name"}
 _NAME = {"default": "", "most_characters": 200, "hide": True}
