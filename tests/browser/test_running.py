@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 
-from lab import EngineConfig, Run
 from tests.browser.pages import ENDLESS, LONG, STOPPED, Lab, Visit
-from tests.visualize.conftest import script
 
 PLAIN = {"speculative": "off", "paged": 0}
 
@@ -64,8 +61,10 @@ MOVED = """() => !document.body.matches(".running") || [0, 1, 2].every((chart) =
 """Whether each chart was drawn again: several pictures may pass before the next of a chart. Or else the run is over."""
 
 
-def charts_follow_and_the_sentence_is_in_step_with_the_text(lab: Lab) -> None:
-    """Since ``SHOWN`` was evaluated."""
+def test_charts_follow_a_run_and_the_sentence_is_in_step_with_the_text(visit: Visit) -> None:
+    lab = visit().open(**PLAIN, **LONG)
+    lab.page.evaluate(SHOWN)
+    lab.run()
     lab.page.wait_for_function(MOVED)
     shown = [one for one in lab.page.evaluate("shown") if one["text"] > 0]
     assert len(shown) >= 3
@@ -118,30 +117,12 @@ def test_formats_paging_speculation_and_no_cache_take_visible_effect(visit: Visi
     assert not lab.page.is_visible("[data-chart=blocks]")
 
 
-def a_file_that_arrives_ends_nothing(lab: Lab, held: list[Route]) -> None:
-    """``held``: its upload."""
-    held.pop().continue_()
-    expect(lab.problem).to_be_visible()
-    said, shown = lab.problem.inner_text(), lab.instant
-    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 9", arg=shown)
-    assert lab.problem.inner_text() == said  # long enough to be read
-    assert lab.running
-
-
-def test_charts_follow_a_run_during_which_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(
-    visit: Visit, tmp_path: Path
-) -> None:
+def test_while_a_run_goes_on_none_begins_and_no_file_is_opened_and_stop_gives_the_blocks_back(visit: Visit) -> None:
     lab = visit().open(**PLAIN, **LONG | {"max_tokens": 1000})
-    page, begun, held = lab.page, [], []
-    page.route("**/gradio_api/upload*", lambda route: held.append(route))
-    Run(script(EngineConfig())).save(tmp_path / "run.json")
-    lab.reopen(tmp_path / "run.json")
-    page.evaluate(SHOWN)
+    page, begun = lab.page, []
     lab.prompt.focus()
     page.keyboard.press("Control+Enter")
     lab.wait_for_tokens(5)
-    charts_follow_and_the_sentence_is_in_step_with_the_text(lab)
-    a_file_that_arrives_ends_nothing(lab, held)
     page.on("filechooser", lambda chooser: begun.append("a file"))
     page.on("request", lambda request: "queue/join" in request.url and begun.append(request.url))
     for button in ("#run", "#open"):
