@@ -8,11 +8,11 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from lab import EngineConfig, Run
 from lab.trace.events import Admitted, BlockAllocated, BlockFreed, Event, Preempted, StepTimed
-from tests.browser.pages import HOSTILE, Lab, notices
+from tests.browser.pages import HOSTILE, LONG, Lab, notices
 from tests.browser.test_verdict import OPENED, drawn
 from tests.visualize.conftest import script
 from tests.waiting import until
@@ -210,3 +210,22 @@ def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path
     inner = alone.frame_locator("iframe")
     inner.locator(".token.recovered").first.click()
     expect(inner.locator(".verdict")).to_be_visible()
+
+
+def test_a_file_that_arrives_during_a_run_does_not_end_it(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().open(**LONG)
+    file = tmp_path / "run.json"
+    Run(script(EngineConfig())).save(file)
+    held: list[Route] = []
+    lab.page.route("**/gradio_api/upload*", lambda route: held.append(route))
+    lab.reopen(file)
+    lab.run()
+    lab.wait_for_tokens(3)
+    held.pop().continue_()
+    expect(lab.problem).to_be_visible()
+    said, shown = lab.problem.inner_text(), lab.instant
+    lab.page.wait_for_function("shown => document.querySelector('.stage').dataset.seq > shown + 9", arg=shown)
+    assert lab.problem.inner_text() == said  # long enough to be read
+    assert lab.running
+    lab.page.click("#stop")
+    lab.finish()
