@@ -1,4 +1,4 @@
-"""What a browser shows at an address without a page: which pages there are, and how to start those that are off."""
+"""The answer to a browser at an address without a page: which pages there are, and how to start those that are off."""
 
 from html import escape
 

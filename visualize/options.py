@@ -139,8 +139,8 @@ def known_hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> 
 
 
 def source_address(folder: Path, environment: Mapping[str, str]) -> str | None:
-    """Where the source of this ``folder`` can be read: at the Space that it runs as, or where its clone came from,
-    without the name or password that Git may know. None: nothing says."""
+    """The address of this ``folder``'s source: the Space that it runs as, or where its clone came from, without the
+    name or password that Git may know. None: nothing says."""
     if "SPACE_ID" in environment:
         from huggingface_hub.constants import ENDPOINT
 

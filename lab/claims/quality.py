@@ -23,7 +23,7 @@ from lab.models.language_model import LanguageModel
 
 
 def quality(trial: Trial, **how: int) -> Figures:
-    """What INT8 and INT4 keys and values cost, measured once for all claims."""
+    """The quality that INT8 and INT4 keys and values cost, measured once for all claims."""
     return trial.once(loss, **how)
 
 

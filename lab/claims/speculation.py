@@ -100,7 +100,7 @@ def drafts(trial: Trial) -> Figures:
 
 
 def costs(trial: Trial) -> Figures:
-    """What a draft token and a pass over a round take beside a pass over one token, text by text."""
+    """The time of a draft token and of a pass over a round, beside a pass over one token, text by text."""
     runs = trial.once(text_sweep, configs=CONFIGS, tokens=TOKENS, kinds=kinds())[PLAIN]
     each = [speculated([one], [other]) for one, other in zip(runs["draft"], runs["plain"], strict=True)]
     times = [(1 / one.cost, one.pass_ratio) for one in each if one]

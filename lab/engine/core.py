@@ -58,8 +58,7 @@ class EngineCore:
             target.model.recurrent.max_states = budget.running_states
         self.cache = None
         if config.num_blocks:
-            models = target.model, draft and draft.model, target.model.heads
-            self.cache = KVCache(config, *models, max_states=budget.max_states)
+            self.cache = KVCache(config, target.model, draft and draft.model, target.model.heads, budget.max_states)
         self._drafters = Drafters(target, draft, self.cache)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,

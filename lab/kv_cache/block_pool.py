@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple
 
 from lab.config import HIGHEST_PRIORITY
 from lab.errors import PoolExhaustedError
+from lab.kv_cache.kept_states import KeptStates, has_state
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, KVCacheGroup
-from lab.kv_cache.prefix_cache import KeptStates, Prefix, PrefixIndex
+from lab.kv_cache.prefix_cache import Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
 from lab.util.messages import counted
 
@@ -216,11 +217,6 @@ class BlockPool:
         self._prefixes.remove(block)
         emit(BlockEvicted, block=block)
         return block
-
-
-def has_state(chain: CachedBlocks, behind: int) -> bool:
-    """True if a recurrent state is kept ``behind`` blocks before the chain's end."""
-    return len(chain) > behind and chain[-1 - behind][1].state is not None
 
 
 def _first_contiguous(free: list[int], count: int) -> int | None:

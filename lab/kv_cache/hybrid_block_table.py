@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from lab.kv_cache.block_pool import BlockPool, CachedBlocks, Emit, has_state
+from lab.kv_cache.block_pool import BlockPool, CachedBlocks, Emit
 from lab.kv_cache.block_table import BlockTable, CopyBlock
+from lab.kv_cache.kept_states import has_state
 from lab.kv_cache.kv_cache_groups import ONE_GROUP, FullAttentionSpec, SlidingWindowSpec
 from lab.kv_cache.prefix_cache import Prefix
 

@@ -119,7 +119,6 @@ class KVCache:
         target: CachedModel,
         draft: CachedModel | None,
         heads: Mapping[str, CachedModel] | None = None,
-        *,
         max_states: int = 0,
     ) -> None:
         skipped = config.kv_cache_dtype_skip_layers

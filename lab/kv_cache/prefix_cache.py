@@ -10,7 +10,6 @@ Lesson 6, sharing prefixes.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 
@@ -76,27 +75,3 @@ class PrefixIndex:
     def remove(self, block: int) -> None:
         prefix = self._prefix.pop(block)
         del self._block[prefix.digest]
-
-
-class KeptStates:
-    """The prefixes with which recurrent states are kept: ``most`` of them. One more, and the least recently used is
-    dropped."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._prefixes: OrderedDict[Prefix, None] = OrderedDict()  # the least recently used first
-
-    def keep(self, prefix: Prefix, state: object) -> None:
-        prefix.state = state
-        self._prefixes[prefix] = None
-        if len(self._prefixes) > self._most:
-            self.drop(next(iter(self._prefixes)))
-
-    def use(self, prefix: Prefix) -> object:
-        """The state that is kept with a prefix."""
-        self._prefixes.move_to_end(prefix)
-        return prefix.state
-
-    def drop(self, prefix: Prefix) -> None:
-        prefix.state = None
-        self._prefixes.pop(prefix, None)

@@ -136,7 +136,7 @@ class RecurrentLayers:
             )
 
     def _rollback(self, uncertain: int, spare: float) -> Rollback:
-        """How a state goes back before the last tokens of a pass, with room for ``spare`` states after them."""
+        """The way back to before the last tokens of a pass, with room for ``spare`` states after them."""
         cheaper = "snapshots" if 0 < uncertain <= spare and self.costs(uncertain + 1).snapshots_are_cheaper else None
         return self.rollback or cheaper or "recompute"
 
