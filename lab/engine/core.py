@@ -54,8 +54,8 @@ class EngineCore:
     ) -> None:
         self.config = config
         self.target, self.draft = target, draft
-        if target.model.recurrent:
-            target.model.recurrent.max_states = budget.running_states
+        for recurrent in filter(None, (one.model.recurrent for one in (target, draft) if one)):
+            recurrent.max_states = budget.running_states
         self.cache = None
         if config.num_blocks:
             self.cache = KVCache(config, target.model, draft and draft.model, target.model.heads, budget.max_states)

@@ -92,7 +92,7 @@ class Checkpoint:
 
     Attributes:
         inputs: [1, T, H] of each layer, of the T tokens that were computed from here, to compute some of them again.
-            Empty: none of them can be rejected.
+            Empty: none of them can be rejected, or there is a state after each.
     """
 
     position: int
@@ -115,7 +115,7 @@ class RecurrentState:
         self._computing: list[Checkpoint] = []
         self.rollback: Rollback = "recompute"
         self.uncertain = 0
-        self._reads_prompt = False
+        self._reads_prompt = self._drafts = False
 
     @property
     def bytes(self) -> int:
@@ -155,6 +155,7 @@ class RecurrentState:
     ) -> None:
         """Begin a pass over ``count`` tokens, of which the last ``uncertain`` may be rejected. ``block_size``: there is
         to be a state where the last block ends before the pass's last token, and where ``behind`` before it end."""
+        self._drafts = False
         start, stop = self.marks[-1].position, self.marks[-1].position + count
         ends = {stop, *range(stop - uncertain, stop)} if uncertain and rollback == "snapshots" else {stop}
         if block_size:
@@ -163,6 +164,14 @@ class RecurrentState:
         self.uncertain, self.rollback = uncertain, rollback
         self._computing = [self.marks[-1], *(Checkpoint(end) for end in sorted(ends) if end > start)]
         self.marks += self._computing[1:]
+
+    def begin_drafting(self, count: int, rollback: Rollback) -> None:
+        """Begin a pass whose tokens were drafted in turn, so that any of them may be rejected. To compute them again,
+        the state before the first is enough."""
+        before, after = self.marks[-1], Checkpoint(self.marks[-1].position + count)
+        self.uncertain, self.rollback, self._drafts = 0, rollback, rollback == "recompute"
+        self._computing = [before, after]
+        self.marks = [self.marks[0], after] if self._drafts else [*self.marks, after]
 
     def keep(self, table: BlockTable) -> None:
         """Keep the state at the end of the last full block with the block's prefix, for others to go on from, and at
@@ -186,7 +195,9 @@ class RecurrentState:
         outputs, start = [], self._computing[0].position
         for mark, after in pairwise(self._computing):
             some = inputs[:, mark.position - start : after.position - start]
-            if self.uncertain and self.rollback == "recompute":
+            if self._drafts and mark is not (first := self.marks[0]):
+                first.inputs[layer] = torch.cat((first.inputs[layer], some), dim=1)
+            elif self._drafts or (self.uncertain and self.rollback == "recompute"):
                 mark.inputs[layer] = some
             after.layers[layer] = LayerState(mark.layers.get(layer))
             outputs.append(compute(layer, some, after.layers[layer]))

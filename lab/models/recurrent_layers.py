@@ -38,6 +38,8 @@ class PassPart(NamedTuple):
         uncertain: how many of the last may be rejected.
         state: None without a cache: the tokens are a whole text.
         settled: tokens that will never be rejected.
+        drafting: how many tokens are drafted one after another from ``settled`` on, of which this pass computes the
+            next. 0: none, the target computes them.
         block_size: of blocks that others may share: then there is a state at the end of the last full one, and of
             ``behind`` before it. None: they do not.
         emit: where a rollback is reported. None: nowhere.
@@ -48,6 +50,7 @@ class PassPart(NamedTuple):
     uncertain: int = 0
     state: RecurrentState | None = None
     settled: int = 0
+    drafting: int = 0
     block_size: int | None = None
     behind: int = 0
     emit: Emit | None = None
@@ -91,7 +94,11 @@ class RecurrentLayers:
     def first(self, layers: int) -> "RecurrentLayers | None":
         """Those among the first ``layers`` layers of the model; None if there is none."""
         found = {index: module for index, module in self._layers.items() if index < layers}
-        return RecurrentLayers(found, self._width) if found else None
+        if not found:
+            return None
+        made = RecurrentLayers(found, self._width)
+        made.max_states = self.max_states
+        return made
 
     @functools.cached_property
     def state_bytes(self) -> int:
@@ -107,9 +114,13 @@ class RecurrentLayers:
         for part in parts:
             if part.state is not None:
                 self.rewind(part.state, part.start, part.settled, part.emit)
-                count, rollback = part.rows.stop - part.rows.start, self._rollback(part.uncertain, spare)
-                spare -= part.uncertain if rollback == "snapshots" else 0
-                part.state.begin(count, part.uncertain, rollback, part.block_size, part.behind)
+                count, states = part.rows.stop - part.rows.start, part.drafting or part.uncertain
+                rollback = self._rollback(part, spare)
+                spare -= states if rollback == "snapshots" else 0
+                if part.drafting:
+                    part.state.begin_drafting(count, rollback)
+                else:
+                    part.state.begin(count, part.uncertain, rollback, part.block_size, part.behind)
         token = _parts.set((parts, self._compute))
         try:
             yield
@@ -135,10 +146,16 @@ class RecurrentLayers:
                 state_bytes=state.bytes,
             )
 
-    def _rollback(self, uncertain: int, spare: float) -> Rollback:
-        """The way back to before the last tokens of a pass, with room for ``spare`` states after them."""
-        cheaper = "snapshots" if 0 < uncertain <= spare and self.costs(uncertain + 1).snapshots_are_cheaper else None
-        return self.rollback or cheaper or "recompute"
+    def _rollback(self, part: PassPart, spare: float) -> Rollback:
+        """The way back to before the last tokens of a pass, with room for ``spare`` states after them. Drafting has a
+        state after each token anyway, which only needs to be kept."""
+        if part.drafting:
+            if part.start > part.settled:
+                return part.state.rollback  # it goes on
+            cheaper = part.drafting <= spare
+        else:
+            cheaper = 0 < part.uncertain <= spare and self.costs(part.uncertain + 1).snapshots_are_cheaper
+        return self.rollback or ("snapshots" if cheaper else "recompute")
 
     @torch.inference_mode()
     def _measured(self, tokens: int) -> RollbackCosts:

@@ -297,6 +297,25 @@ def test_snapshots_are_taken_only_where_their_states_have_room(monkeypatch) -> N
         assert run.token_ids == continued(tuple(run.prompt_token_ids), 30)
 
 
+@pytest.mark.parametrize("drafter", ["draft", "early_exit"])
+def test_a_drafter_keeps_states_after_its_tokens_only_where_they_have_room(monkeypatch, drafter) -> None:
+    """With less it keeps one, and computes what was accepted again."""
+    kept, begin = [], RecurrentState.begin_drafting
+
+    def counted(state: RecurrentState, *how: object) -> None:
+        begin(state, *how)
+        kept.append(sum(bool(mark.layers) for mark in state.marks))
+
+    monkeypatch.setattr(RecurrentState, "begin_drafting", counted)
+    config = EngineConfig(speculative=drafter, num_speculative_tokens=5)
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True)
+    for at_once, most in ((1, 1), (64, 5)):
+        kept.clear()
+        run = hybrid(max_num_seqs=at_once).generate("Once upon a time", config, sampling)
+        assert run.token_ids == continued(tuple(run.prompt_token_ids), 40)
+        assert max(kept) == most
+
+
 def sums(layer: int, inputs: torch.Tensor, after: LayerState) -> torch.Tensor:
     """A layer whose state is the sum of all inputs."""
     found = after.recurrent.get(0, torch.zeros(1)) + inputs[0, :, 0].cumsum(0)

@@ -45,17 +45,17 @@ class TorchBackend(Backend):
         sdpa: SdpaChoice = "auto",
         taps: Taps | None = None,
     ) -> torch.Tensor:
-        return self._forward(batch, storage, [new.start for new in batch], sdpa, taps)
+        return self._forward(batch, storage, [(new.start, 0) for new in batch], sdpa, taps)
 
     def _forward(
         self,
         batch: Sequence[NewTokens],
         storage: KVStorage | None,
-        settled: Sequence[int],
+        settled: Sequence[tuple[int, int]],
         sdpa: SdpaChoice = "auto",
         taps: Taps | None = None,
     ) -> torch.Tensor:
-        """``settled``: how many tokens of each sequence will never be rejected."""
+        """``settled``: how many tokens of each sequence will never be rejected, and how many are drafted after them."""
         packed = pack(self.model, batch, storage, sdpa)
         step = packed.token_ids, packed.positions, packed.plan, packed.keep
         how = {"parts": self._parts(packed, batch, settled)} if self.model.recurrent else {}
@@ -66,7 +66,9 @@ class TorchBackend(Backend):
         taps.states.copy_(packed.in_order(found.states))
         return logits
 
-    def _parts(self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[int]) -> list[PassPart]:
+    def _parts(
+        self, packed: "PackedStep", batch: Sequence[NewTokens], settled: Sequence[tuple[int, int]]
+    ) -> list[PassPart]:
         """Each sequence's part of a packed pass, with its recurrent state, in the order of their rows."""
         parts, first = [], 0
         for i in packed.order:
@@ -77,7 +79,7 @@ class TorchBackend(Backend):
             state = self._recurrent.get(new.table)
             if state is None:
                 state = self._recurrent[new.table] = RecurrentState(new.table.state)
-            if self._origin and new.start == settled[i]:
+            if self._origin and new.start == settled[i][0]:
                 state.follow(self._origin.recurrent_state(new))
             parts.append(
                 PassPart(
@@ -85,7 +87,8 @@ class TorchBackend(Backend):
                     new.start,
                     uncertain=max(0, new.keep - 1),
                     state=state,
-                    settled=settled[i],
+                    settled=settled[i][0],
+                    drafting=settled[i][1],
                     block_size=new.table.pool.block_size if new.table.paged else None,
                     behind=new.table.states_behind,
                     emit=new.table.emit,
@@ -112,7 +115,7 @@ class TorchBackend(Backend):
         storage: KVStorage | None,
     ) -> list[DraftTokens]:
         """One forward pass per token of the longest window."""
-        batch, settled = list(batch), [new.start for new in batch]
+        batch, settled = list(batch), [(new.start, window) for new, window in zip(batch, windows, strict=True)]
         greedy = all(params.greedy for params in sampling)
         draws = None if greedy else on_device(joined(uniforms), self.model.device).split(windows)
         tokens: list[list[torch.Tensor]] = [[] for _ in batch]
