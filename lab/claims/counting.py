@@ -21,6 +21,8 @@ from lab.measure.interval import median_interval
 from lab.measure.reference import FOLDER
 from lab.measure.scaling_fit import fit_power
 from lab.measure.theory import needed_acceptance, speedup
+from lab.memory.capacity import Deployment, Lengths
+from lab.memory.catalogue import GiB
 from lab.memory.model_memory import ModelInfo, known_models
 
 HALF = torch.float16
@@ -114,10 +116,16 @@ def token_bytes(model: ModelInfo, kv_dtype: KVFormat = "auto", kv_heads: int | N
     return bytes_per_token(kv_dtype, layers=shape.layers, kv_heads=heads, head_dim=shape.head_dim, dtype=HALF)
 
 
+def text_bytes(model: ModelInfo, tokens: int) -> float:
+    """Bytes that a text keeps, beside 16-bit weights: in layers with a window what it shows, and a recurrent state."""
+    sizes = {"shape": model.shape, "parameters": model.parameters, "state_bytes": model.state_bytes}
+    return Deployment(**sizes, memory=GiB, lengths=Lengths(tokens, tokens)).sequence_bytes(tokens)
+
+
 def weight_shares(_: Trial, *, context: int, low: float, high: float) -> Figures:
     """The cache of one text over the weights' bytes, for every published model."""
     models = published(context)
-    share = {key: context * token_bytes(model) / (2 * model.parameters) for key, model in models.items()}
+    share = {key: text_bytes(model, context) / (2 * model.parameters) for key, model in models.items()}
     one = models["llama-3.1-8b"]
     ten, twenty = (part * 2 * one.parameters / token_bytes(one) for part in (low, high))
     ordered = sorted(share, key=share.__getitem__)

@@ -15,7 +15,7 @@ import torch
 from lab.config import KVFormat, require_whole
 from lab.errors import ConfigError
 from lab.kv_cache.formats import VectorBytes
-from lab.kv_cache.kv_cache import exempt_layers, slot_sizes
+from lab.kv_cache.kv_cache import exempt_layers
 from lab.kv_cache.storage import FORMATS, bytes_per_token
 from lab.memory.catalogue import MAX_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.models.model_shape import ModelShape
@@ -101,9 +101,9 @@ class Deployment:
     @property
     def _token_bytes(self) -> dict[int | None, int]:
         """Of ``token_bytes`` those in the layers of each window."""
-        sizes, exempt = slot_sizes(self.shape) | {"dtype": self.dtype}, self.exempt
+        how, exempt, slot = {"dtype": self.dtype}, self.exempt, self.shape.slot
         return {
-            window: bytes_per_token(self.kv_dtype, layers=layers, exempt=exempt[window], **sizes)
+            window: bytes_per_token(self.kv_dtype, layers=layers, exempt=exempt[window], **slot(window), **how)
             for window, layers in self.shape.kv_layers.items()
         }
 
@@ -133,7 +133,7 @@ class Deployment:
     @property
     def weight_bytes(self) -> int:
         bits = WEIGHT_BITS[self.weights]
-        tables = min(self.shape.tables, self.parameters)
+        tables = min(self.shape.tables + self.shape.layer_table, self.parameters)
         return -(-((self.parameters - tables) * bits + tables * max(bits, TABLE_BITS)) // 8)
 
     @property

@@ -14,6 +14,7 @@ from lab.errors import LabError, UnsupportedModelError
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import OWN, PUBLISHED
 from lab.models.checkpoint_files import hub_refusal, read_config, unavailable
+from lab.models.experts import experts_per_token
 from lab.models.loader import WEIGHTS, ModelLoadError
 from lab.models.meta_model import parameters, without_weights
 from lab.models.model_shape import ModelShape, attends
@@ -26,7 +27,8 @@ from lab.util.messages import counted, error_summary
 @dataclass(frozen=True)
 class ModelInfo:
     """A model's numbers. ``source``: where they are from; ``hub``: its hub id; ``packed``: the ``parameters`` that a
-    step in C copies (``packed_parameters``); ``state_bytes``: of a sequence's recurrent state."""
+    step in C copies (``packed_parameters``); ``state_bytes``: of a sequence's recurrent state; ``experts``: as
+    ``experts_per_token``."""
 
     name: str
     shape: ModelShape
@@ -35,6 +37,7 @@ class ModelInfo:
     hub: str | None = None
     packed: int = 0
     state_bytes: int = 0
+    experts: tuple[int, int] | None = None
 
 
 @functools.cache
@@ -45,7 +48,8 @@ def known_models() -> dict[str, ModelInfo]:
         config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
         shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
         state, source = entry.get("state_bytes", 0), f"{entry.get('read', 'config.json')} of {hub}"
-        models[key] = ModelInfo(entry["name"], shape, numbers, source, hub, packed, state)
+        more = packed, state, experts_per_token(config)
+        models[key] = ModelInfo(entry["name"], shape, numbers, source, hub, *more)
     for key, title in OWN.items():
         folder = key.removeprefix("stories-")
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
@@ -78,13 +82,15 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
     try:
         reason = hub_refusal(where, token) if isinstance(where, str) else None
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
-        uneven = uneven_slots(config)
-        if other := unsupported_cache(config) or (uneven and f"its attention {uneven}"):
+        other, uneven = unsupported_cache(config), uneven_slots(config)
+        shape = None if other else ModelShape.from_config(config)
+        if other or (uneven and not shape.full_attention):
             raise UnsupportedModelError(
-                f"The memory of {name} cannot be computed here: {other}. Keys and values by position are computed, and "
-                "recurrent states beside them, as Llama, Gemma 3, Qwen3.5 and GPT-2 keep them."
+                f"The memory of {name} cannot be computed here: {other or f'its attention {uneven}'}. Keys and values "
+                "by position are computed, and recurrent states beside them, as Llama, Gemma 4, Qwen3.5 and GPT-2 keep "
+                "them."
             )
-        shape, empty = ModelShape.from_config(config), without_weights(config)
+        empty = without_weights(config)
         recurrent = recurrent_layers(empty)
         if recurrent and not attends(config):
             raise UnsupportedModelError(
@@ -99,7 +105,8 @@ def find_model(where: str | Path, *, open_to_all: bool = False) -> ModelInfo:
         raise unavailable(where, reason) from error
     hub = where if isinstance(where, str) else None
     numbers, state = parameters(empty), recurrent.state_bytes if recurrent else 0
-    return ModelInfo(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers), state)
+    more = packed_parameters(config, numbers), state, experts_per_token(config)
+    return ModelInfo(name, shape, numbers, f"config.json of {name}", hub, *more)
 
 
 def count_parameters(config: PreTrainedConfig) -> int:
@@ -122,7 +129,8 @@ def refuse_other_than_hub_id(where: str) -> None:
 
 
 def kept_by_layers(model: ModelInfo, size: Callable[[int], str]) -> Iterator[str]:
-    """Sentences on what other layers than those with full attention keep. ``size`` formats bytes for display."""
+    """Sentences on what layers keep and read where not all have full attention and all weights. ``size`` formats bytes
+    for display."""
     windows, layers = model.shape.kv_layers, model.shape.layers
     for window in filter(None, windows):
         yield (
@@ -134,6 +142,10 @@ def kept_by_layers(model: ModelInfo, size: Callable[[int], str]) -> Iterator[str
             f"{sum(windows.values())} of {layers} layers keep keys and values. The recurrent ones keep a state, "
             f"{size(model.state_bytes)} a sequence however long it is."
         )
+    if model.shape.shared:
+        yield f"{len(model.shape.shared)} of {layers} layers read the keys and values of an earlier one, and keep none."
+    if model.experts:
+        yield "All {1} experts of a layer are in memory, and a token is computed by {0} of them.".format(*model.experts)
 
 
 def deployment_notices(model: ModelInfo, chosen: Deployment, size: Callable[[int], str]) -> Iterator[str]:

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from lab.models.quantization import stored_tensors
 
 CHOSEN = "top_k_index"
 """The argument with which transformers tells a layer's experts who computes each token: [tokens, top_k] int64."""
+
+PER_TOKEN = ("num_experts_per_tok", "moe_topk", "top_k_experts")
+"""Names of the number of a layer's experts that compute a token."""
 
 
 class Experts(NamedTuple):
@@ -37,10 +40,18 @@ def expert_modules(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if any(it.ndim > 2 for it in module.parameters(recurse=False))]
 
 
+def experts_per_token(config: PreTrainedConfig) -> tuple[int, int] | None:
+    """How many experts of a layer compute a token, and of how many; None for a model that is no mixture."""
+    text = config.get_text_config(decoder=True)
+    names = PER_TOKEN, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    some, all_ = (next((it for name in of if (it := getattr(text, name, None))), None) for of in names)
+    return (some, all_) if isinstance(some, int) and isinstance(all_, int) else None
+
+
 def experts_of(model: PreTrainedModel) -> Experts | None:
     """The experts of a mixture; None for another model, and for one whose experts cannot be counted."""
     modules, text = expert_modules(model), model.config.get_text_config(decoder=True)
-    top_k = getattr(text, "num_experts_per_tok", None) or getattr(text, "moe_topk", None)
+    top_k = next((it for name in PER_TOKEN if (it := getattr(text, name, None))), None)
     if not modules or not isinstance(top_k, int):
         return None
     sizes = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ MAX_COUNTS = {re.compile("layer|block|stage|depths?$"): 1000, re.compile("expert
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """A decoder-only transformer.
+    """A decoder-only transformer. Where its layers differ, the first one's sizes.
 
     Attributes:
         layers: how many there are.
@@ -59,6 +59,9 @@ class ModelShape:
         tied: whether the head is the embedding table.
         windows: of each layer the positions that a token sees (``windows_of``). Empty: all, in each.
         shared: layers that read another's keys and values.
+        full_attention: ``kv_heads`` and ``head_dim`` of the layers in which a token sees all, where the others' differ
+            (Gemma 4). None: they are the same.
+        layer_table: numbers in a table of embeddings besides the first, with some for each layer (Gemma 3n, 4).
     """
 
     layers: int
@@ -74,6 +77,8 @@ class ModelShape:
     head_numbers: int = 0
     windows: tuple[int | None, ...] = ()
     shared: frozenset[int] = frozenset()
+    full_attention: tuple[int, int] | None = None
+    layer_table: int = 0
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> ModelShape:
@@ -82,10 +87,9 @@ class ModelShape:
         Raises:
             UnsupportedModelError: a number is missing, or is one that no model can have.
         """
-        text = config.get_text_config(decoder=True)
-        if getattr(text, "is_heterogeneous", False):  # where layers differ, the numbers of most of them
-            text = copy.copy(text)
-            text.allow_global_per_layer_attribute_access = True
+        text, full = config.get_text_config(decoder=True), _full_attention(config)
+        if getattr(text, "is_heterogeneous", False):
+            text = text.per_layer_config[0]
         if getattr(text, "attn_config", None) is not None and text.model_type != "mpt":
             raise UnsupportedModelError(
                 f"A {text.model_type} configuration describes its attention in a section of its own, which is not "
@@ -121,7 +125,9 @@ class ModelShape:
             )
         tied = bool(getattr(text, "tie_word_embeddings", True))  # True: transformers' own default
         kept = {"kv_vectors": 2 if latent is None else 1, "head_numbers": own}
-        return cls(**sizes, **kept, tied=tied, windows=tuple(windows_of(config)), shared=frozenset(kv_sources(config)))
+        kept |= {"windows": tuple(windows_of(config)), "shared": frozenset(kv_sources(config)), "full_attention": full}
+        per_layer = (getattr(text, f"{name}_per_layer_input", 0) for name in ("vocab_size", "hidden_size"))
+        return cls(**sizes, **kept, tied=tied, layer_table=math.prod(per_layer) * sizes["layers"])
 
     @property
     def kv_layers(self) -> Counter[int | None]:
@@ -132,6 +138,11 @@ class ModelShape:
         """As ``kv_layers``, of some layers."""
         windows = self.windows or [None] * self.layers
         return Counter(windows[layer] for layer in layers if windows[layer] != 0 and layer not in self.shared)
+
+    def slot(self, window: int | None) -> dict[str, int]:
+        """The sizes of a slot in a layer with this window (``lab.kv_cache.kv_cache.slot_sizes``)."""
+        own = self.full_attention if window is None and self.full_attention else (self.kv_heads, self.head_dim)
+        return {"kv_heads": own[0], "head_dim": own[1], "kv_vectors": self.kv_vectors}
 
     @property
     def query_groups(self) -> int:
@@ -228,6 +239,16 @@ def refuse_too_many(given: Any) -> None:
             most = next((most for what, most in MAX_COUNTS.items() if what.search(name)), None)
             if most and isinstance(each, int) and each > most and "size" not in name:
                 raise UnsupportedModelError(f"The configuration gives {each:,} as {name}: no model has that many.")
+
+
+def _full_attention(config: PreTrainedConfig) -> tuple[int, int] | None:
+    """``ModelShape.full_attention``, if layers with one window are alike."""
+    text, found = config.get_text_config(decoder=True), {}
+    if not getattr(text, "is_heterogeneous", False):
+        return None
+    for window, layer in zip(windows_of(config), text.per_layer_config, strict=True):
+        found.setdefault(window, set()).add((layer.num_key_value_heads, layer.head_dim))
+    return next(iter(found[None])) if None in found and all(len(sizes) == 1 for sizes in found.values()) else None
 
 
 def _kv_heads(text: PreTrainedConfig, heads: int) -> int:

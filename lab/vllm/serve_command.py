@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -163,16 +164,16 @@ def unavoidable_differences(kv_cache: bool, paged: bool) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class WithDraft(Deployment):
-    """A model and its draft: vLLM keeps the weights of both, and keys and values of every token in both.
+    """A model and its draft: vLLM keeps the weights of both, and what each keeps of a sequence.
 
-    ``draft``: on the same device.
+    ``draft``: on the same device. ``state_bytes``: of both.
     """
 
     draft: Deployment
 
     @property
-    def token_bytes(self) -> int:
-        return super().token_bytes + self.draft.token_bytes
+    def _token_bytes(self) -> Counter[int | None]:
+        return Counter(super()._token_bytes) + Counter(self.draft._token_bytes)
 
     @property
     def weight_bytes(self) -> int:
@@ -180,10 +181,10 @@ class WithDraft(Deployment):
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """The share of one of ``tensor_parallel`` GPUs: its part of every weight, and its KV heads, at least one. A draft
-    is split like its target. Raises ConfigError: vLLM cannot split a model's heads like that."""
+    """The share of one of ``tensor_parallel`` GPUs: its part of every weight and recurrent state, and its KV heads, at
+    least one. A draft is split like its target. Raises ConfigError: vLLM cannot split a model's heads like that."""
     require_whole("tensor_parallel", tensor_parallel, 1, MAX_GPUS)
-    shape = deployment.shape
+    shape, full = deployment.shape, deployment.shape.full_attention
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
     if shape.heads % tensor_parallel or more % fewer:
         raise ConfigError(
@@ -194,10 +195,12 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
         "heads": shape.heads // tensor_parallel,
         "kv_heads": max(1, shape.kv_heads // tensor_parallel),
         "vocabulary": -(-shape.vocabulary // tensor_parallel),
+        "layer_table": -(-shape.layer_table // tensor_parallel),
+        "full_attention": full and (max(1, full[0] // tensor_parallel), full[1]),
     }
-    parameters = -(-deployment.parameters // tensor_parallel)
+    sizes = {name: -(-getattr(deployment, name) // tensor_parallel) for name in ("parameters", "state_bytes")}
     draft = {"draft": sharded(deployment.draft, tensor_parallel)} if isinstance(deployment, WithDraft) else {}
-    return replace(deployment, shape=replace(shape, **part), parameters=parameters, **draft)
+    return replace(deployment, shape=replace(shape, **part), **sizes, **draft)
 
 
 def splits(deployment: Deployment) -> dict[int, Deployment]:

@@ -6,11 +6,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from pydantic import Field, model_validator
 
-from lab.kv_cache.kv_cache import slot_sizes
-from lab.kv_cache.storage import bytes_per_token
 from lab.measure.interval import Interval
 from lab.measure.score import kv_errors
 from lab.measure.workload import write
@@ -104,7 +101,6 @@ class Models(Experiment):
 def _of_model(key: str, tokens: int) -> dict[str, Any]:
     model = known_models()[key]
     shape, layers = model.shape, model.shape.kv_layers
-    own = {"layers": sum(layers.values()), **slot_sizes(shape), "dtype": torch.bfloat16}
     text = Deployment(
         shape=shape,
         parameters=model.parameters,
@@ -117,8 +113,8 @@ def _of_model(key: str, tokens: int) -> dict[str, Any]:
         "parameters": model.parameters,
         "weight_bytes": 2 * model.parameters,
         "token_bytes": text.token_bytes,
-        "token_bytes_float32": bytes_per_token("auto", **own | {"dtype": torch.float32}),
-        "token_bytes_unshared": own["layers"] * shape.heads * shape.head_numbers * 2,
+        "token_bytes_float32": 2 * text.token_bytes,
+        "token_bytes_unshared": sum(layers.values()) * shape.heads * shape.head_numbers * 2,
         "kept_bytes": text.sequence_bytes(tokens),
         "further_bytes": text.token_bytes * layers[None] / sum(layers.values()),
         "state_bytes": model.state_bytes,

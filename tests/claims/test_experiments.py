@@ -26,6 +26,7 @@ from lab.claims.report import run_claims
 from lab.claims.speculation import GAMMA, DraftTally, accepted
 from lab.claims.trial import Stopped, Trial
 from lab.measure.interval import ratio_interval
+from lab.memory.model_memory import known_models
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
 
@@ -202,6 +203,18 @@ def test_the_loss_in_quality_is_a_small_change_and_larger_for_int4(check) -> Non
 def test_sizes_are_those_of_published_configurations(check, name, expected) -> None:
     values = check(name).found.values
     assert {key: values[key] for key in expected} == pytest.approx(expected, rel=0.01)
+
+
+def test_a_text_keeps_what_its_layers_keep(check) -> None:
+    """Of latent attention the latent, of a hybrid the layers with attention and a state, of a window its tokens."""
+    ((_, names, shares, *_), *_) = check("memory-share").found.chart.series
+    share, models = dict(zip(names, shares, strict=True)), known_models()
+    for key, kept in {
+        "deepseek-v3": 4096 * 61 * 576 * 2,
+        "qwen3.6-27b": 4096 * 16 * 4 * 2 * 256 * 2 + models["qwen3.6-27b"].state_bytes,
+        "gpt-oss-20b": (128 * 12 + 4096 * 12) * 8 * 2 * 64 * 2,
+    }.items():
+        assert share[models[key].name] == pytest.approx(100 * kept / (2 * models[key].parameters))
 
 
 def test_the_formula_is_of_the_acceptance_and_the_tokens_that_came(check, trial) -> None:

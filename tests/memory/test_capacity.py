@@ -101,6 +101,26 @@ def test_a_model_worked_out_by_hand() -> None:
     assert same.split("paged") == same.split("contiguous")
 
 
+def test_layers_of_several_sizes_and_shared_ones_worked_out_by_hand() -> None:
+    """Gemma 4: 31B has 50 layers of 16 heads with 1,024 tokens at most, and 10 of 4 heads twice as wide; of E2B's 35
+    layers, 12 and 3 keep keys and values, and a table has 256 numbers for each of all."""
+    large, small = known_models()["gemma-4-31b"], known_models()["gemma-4-e2b"]
+    gemma = llama(shape=large.shape, parameters=large.parameters)
+    assert gemma.token_bytes == 2 * 2 * (50 * 16 * 256 + 10 * 4 * 512)
+    assert gemma.sequence_bytes(5000) == 2 * 2 * (1024 * 50 * 16 * 256 + 5000 * 10 * 4 * 512)
+    assert replace(gemma, kv_dtype="int8").token_bytes == 2 * (50 * 16 * (256 + 4) + 10 * 4 * (512 + 4))
+    mixed = replace(gemma, kv_dtype="int8", kv_cache_dtype_skip_layers="0 5")  # one of each
+    assert mixed.token_bytes == 2 * (16 * (49 * 260 + 512) + 4 * (9 * 516 + 1024))
+    gemma = llama(shape=small.shape, parameters=small.parameters, weights="int4")
+    assert gemma.token_bytes == 2 * 2 * (12 * 256 + 3 * 512)
+    tables = 262_144 * (1536 + 35 * 256)
+    assert gemma.weight_bytes == 2 * tables + (small.parameters - tables) // 2
+    notes = " ".join(kept_by_layers(small, str))
+    assert "12 of 35 layers need 512 tokens" in notes
+    assert "20 of 35 layers read the keys and values of an earlier one" in notes
+    assert "All 8 experts of a layer" in " ".join(kept_by_layers(known_models()["mixtral-8x7b"], str))
+
+
 @pytest.fixture(scope="module")
 def pair():
     return [load_model(WEIGHTS / name, name=name, place="cpu", dtype=torch.float32) for name in ("target", "draft")]

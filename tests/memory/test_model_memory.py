@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import torch
 from huggingface_hub.errors import HfHubHTTPError
+from torch import nn
 from transformers import (
     BertConfig,
     DbrxConfig,
@@ -44,20 +46,29 @@ from tests import tiny_models
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def cached(model) -> set[tuple[int, int, int]]:
-    """Layers, KV heads, and numbers per head and token, of what a model on "meta" caches."""
+def cached(model) -> Counter[tuple[int, int]]:
+    """KV heads, and numbers per head and token, of what each layer of a model on "meta" caches."""
     with torch.device("meta"), torch.no_grad():
         layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
-    return {(len(layers), layer.keys.shape[1], layer.keys.shape[3] + layer.values.shape[3]) for layer in layers}
+    kept = [(layer.keys, layer.values) for layer in layers if layer.keys is not None]
+    return Counter((keys.shape[1], keys.shape[3] + values.shape[3]) for keys, values in kept)
 
 
 def agrees(config: PreTrainedConfig, model: PreTrainedModel) -> tuple[ModelShape, int]:
     """The shape read from a configuration, which has to be what its model caches, with its tables; its parameters."""
-    shape = ModelShape.from_config(config)
-    assert cached(model.bfloat16()) == {(shape.layers, shape.kv_heads, shape.kv_vectors * shape.head_dim)}
-    ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
-    assert shape.tables == sum(ends.values())
+    shape, kept = ModelShape.from_config(config), Counter()
+    for window, layers in shape.kv_layers.items():
+        slot = shape.slot(window)
+        kept[slot["kv_heads"], slot["kv_vectors"] * slot["head_dim"]] += layers
+    assert cached(model.bfloat16()) == kept
+    tables = [part.weight for part in (*model.modules(), model.get_output_embeddings()) if is_table(part, shape)]
+    assert shape.tables + shape.layer_table == sum(table.numel() for table in {id(it): it for it in tables}.values())
     return shape, parameters(model)
+
+
+def is_table(part: nn.Module, shape: ModelShape) -> bool:
+    """True for an embedding table of tokens, not of positions, and for the head."""
+    return isinstance(part, nn.Embedding | nn.Linear) and len(part.weight) == shape.vocabulary
 
 
 @pytest.mark.slow
@@ -189,7 +200,7 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     kept = models.known_models()["qwen3-8b"].shape
     monkeypatch.setattr(PreTrainedConfig, "get_config_dict", lambda where, **how: asked.append(how) or ({}, {}))
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how))
-    for name in ("unsupported_cache", "uneven_slots"):
+    for name in ("unsupported_cache", "uneven_slots", "experts_per_token"):
         monkeypatch.setattr(models, name, lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "without_weights", lambda config: torch.nn.Module())

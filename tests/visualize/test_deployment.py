@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lab.memory.model_memory import known_models
+from lab.vllm.serve_command import splits
 from visualize.memory_inputs import FORM as MEMORY
 from visualize.pages.deploy.deploy_report import _needed
 from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, DeployInputs, from_link
@@ -88,6 +89,18 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
             for one in (draft, None)
         )
         assert with_draft - without == draft.parameters * bits // 8, weights
+
+
+def test_each_of_a_pair_keeps_its_own_and_gpus_share_recurrent_states() -> None:
+    """Of Gemma 3 1B's 26 layers 22 keep 512 tokens, of 27B's 62 layers 52 keep 1,024."""
+    models, inputs = known_models(), DeployInputs(longest=4096, mean=4096)
+    pair = _needed(inputs, models["gemma-3-27b"], models["gemma-3-1b"])
+    target, draft = (1024 * 52 + 4096 * 10) * 16 * 128, (512 * 22 + 4096 * 4) * 256
+    assert pair.sequence_bytes(4096) == pytest.approx(2 * 2 * (target + draft))
+    hybrid, other = models["qwen3.6-27b"], models["lfm2-1.2b"]
+    pair = _needed(inputs, hybrid, other)
+    assert pair.state_bytes == hybrid.state_bytes + other.state_bytes
+    assert splits(pair)[4].state_bytes == pair.state_bytes // 4
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:

@@ -102,8 +102,9 @@ def _needed(inputs: DeployInputs, target: ModelInfo, draft: ModelInfo | None) ->
     if draft is None:
         return asked.deployment(target)
     weights = "float32" if inputs.weights == "float32" else "bfloat16"
-    whole = replace(asked, weights=weights, kv_cache_dtype_skip_layers="")
-    return WithDraft(**vars(asked.deployment(target)), draft=whole.deployment(draft))
+    whole = replace(asked, weights=weights, kv_cache_dtype_skip_layers="").deployment(draft)
+    both = target.state_bytes + draft.state_bytes
+    return WithDraft(**vars(asked.deployment(target)) | {"state_bytes": both}, draft=whole)
 
 
 def _too_long(inputs: DeployInputs, target: ModelInfo | None) -> str:

@@ -1,9 +1,10 @@
 """The Memory page's answer as JSON for its script: numbers, the formula with the numbers in it, charts."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from lab.kv_cache.storage import formats_for
+from lab.kv_cache.storage import FORMATS, formats_for
 from lab.memory.capacity import Deployment
 from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.model_memory import ModelInfo, deployment_notices, kept_by_layers
@@ -51,6 +52,8 @@ def about(model: ModelInfo) -> str:
             f"{queries} on {counted(shape.kv_heads, 'KV head')} of {shape.head_dim} numbers ({shape.sharing}: "
             f"1/{shape.query_groups} of the cache of MHA)"
         )
+    if shape.full_attention:
+        heads += ", or on {} of {} in layers that see all".format(*shape.full_attention)
     return (
         f"{model.name}: {counted(shape.layers, 'layer')}, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
         f"context {shape.context_length:,}."
@@ -171,15 +174,21 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
 
 def _token(chosen: Deployment) -> tuple[str, str]:
     """A token's bytes in words, and with the numbers."""
-    shape, vector = chosen.shape, sum(chosen.vector_bytes)
+    shape, exempt = chosen.shape, chosen.exempt
     vectors = "2 (key, value)" if shape.kv_vectors == 2 else "1 (latent and rotary key)"
-    layers, exempt = shape.kv_layers.total(), chosen.exempt.total()
-    words, numbers = f"layers with attention × KV heads × {vectors}", f"{shape.kv_heads} × {shape.kv_vectors}"
-    if not exempt:
-        return f"{words} × vector", f"{layers} × {numbers} × {vector}"
-    own = sum(replace(chosen, kv_dtype="auto").vector_bytes)
-    apart = f"{layers - exempt} × {numbers} × {vector} + {exempt} × {numbers} × {own}"
-    return f"{words} × vector; exempt layers apart, with vectors of {own} B", apart
+    words = f"layers with attention × KV heads × {vectors} × vector"
+    terms: Counter[tuple[int, int]] = Counter()  # layers, by KV heads and the bytes of a vector
+    for window, layers in shape.kv_layers.items():
+        heads, head_dim = (shape.slot(window)[name] for name in ("kv_heads", "head_dim"))
+        for form, count in ((chosen.kv_dtype, layers - exempt[window]), ("auto", exempt[window])):
+            terms[heads, sum(FORMATS[form].vector_bytes(head_dim, chosen.dtype))] += count
+    if shape.full_attention:
+        words += f"; layers that see all apart, with heads of {shape.full_attention[1]} numbers"
+    if exempt.total():
+        words += f"; exempt layers apart, in {WEIGHTS[str(chosen.dtype).split('.')[1]]}"
+    return words, " + ".join(
+        f"{count} × {heads} × {shape.kv_vectors} × {vector}" for (heads, vector), count in terms.items() if count
+    )
 
 
 def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
