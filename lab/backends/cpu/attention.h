@@ -3,14 +3,9 @@
    Positions are read in tiles with a running maximum and sum (FlashAttention: Dao et al., 2205.14135), through the
    block table (PagedAttention: Kwon et al., 2309.06180), each once for all query heads and new tokens that see it. */
 #pragma once
+#include "attention_tile.h"
 #include "cache.h"
 #include "layers.h"
-
-enum {
-    TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the L1 cache */
-    TRANSPOSE_FROM = 4, /* for this many queries or more, a tile's keys are transposed first */
-    LINE = 64          /* bytes of a cache line */
-};
 
 typedef struct { /* the new tokens of one sequence and one KV head */
     const Model *model;
@@ -74,137 +69,60 @@ static int tile_slots(const Task *task, int begin, int64_t *slots) {
     return columns;
 }
 
-/* Prefetch the keys and values of a tile: blocks lie anywhere, and no processor foresees where. */
-static void prefetch_tile(const Task *task, int begin) {
-    int64_t slots[TILE_COLUMNS];
-    const int columns = tile_slots(task, begin, slots);
+/* Which keys and values a tile will read, to prefetch them in `times` shares. */
+static void look_ahead(const Task *task, int begin, int times, Ahead *ahead) {
+    const Slots *slots = task->slots;
+    int64_t slot[TILE_COLUMNS];
+    const int columns = tile_slots(task, begin, slot);
     for (int c = 0; c < columns; c++) {
-        const uint8_t *key = numbers_at(task->slots, task->slots->keys, slots[c], task->head);
-        const uint8_t *value = numbers_at(task->slots, task->slots->values, slots[c], task->head);
-        for (int i = 0; i < task->slots->head_bytes; i += LINE)
-            __builtin_prefetch(key + i, 0, 2), __builtin_prefetch(value + i, 0, 2);
+        ahead->vector[2 * c] = numbers_at(slots, slots->keys, slot[c], task->head);
+        ahead->vector[2 * c + 1] = numbers_at(slots, slots->values, slot[c], task->head);
     }
-}
-
-/* The weights of a tile's values, for several queries that are next to each other. */
-typedef struct {
-    float weight[TILE_ROWS][TILE_COLUMNS]; /* scores, at first */
-    float shrink[TILE_ROWS];               /* by what the queries' outputs so far are multiplied */
-    int visible[TILE_ROWS];                /* columns that each of them sees */
-} Weights;
-
-/* output = output x shrink + the values from column `from` up to `to`, weighted: `width` numbers of them, all in
-   registers, for each of `rows` queries from query `q` on. */
-static inline __attribute__((always_inline)) void add_values_part(
-    float *output, const Weights *its, int q, const float *const *value, int from, int to, int d, int at,
-    const int width, const int rows) {
-    lanes x[TILE_ROWS][4];
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < width / LANES; i++)
-            x[r][i] = load(output + r * d + at + i * LANES) * (from ? 1.0f : its->shrink[q + r]);
-    for (int c = from; c < to; c++)
-#pragma GCC unroll 4
-        for (int i = 0; i < width / LANES; i++) {
-            const lanes v = load(value[c] + at + i * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < rows; r++) x[r][i] += its->weight[q + r][c] * v;
-        }
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (int i = 0; i < width / LANES; i++) store(output + r * d + at + i * LANES, x[r][i]);
-}
-
-static inline __attribute__((always_inline)) void add_values(
-    float *output, const Weights *its, int q, const float *const *value, int from, int to, int d, const int rows) {
-    int at = 0;
-    for (; at + 4 * LANES <= d; at += 4 * LANES)
-        add_values_part(output, its, q, value, from, to, d, at, 4 * LANES, rows);
-    for (; at < d; at += LANES) add_values_part(output, its, q, value, from, to, d, at, LANES, rows);
-}
-
-/* The values that all of `rows` queries see are loaded once for them; then each takes its own. */
-static void add_all_values(float *output, const Weights *its, const float *const *value, int d, int rows) {
-    const int shared = its->visible[0]; /* a later token sees no less */
-#define ROWS(n) case n: add_values(output, its, 0, value, 0, shared, d, n); break;
-    switch (rows) { /* so that the compiler knows the number of rows */
-        ROWS(1) ROWS(2) ROWS(3)
-#if TILE_ROWS > 3
-        ROWS(4) ROWS(5) ROWS(6)
-#endif
-    }
-    for (int r = 0; r < rows; r++)
-        if (its->visible[r] > shared) add_values(output + r * d, its, r, value, shared, its->visible[r], d, 1);
-}
-
-/* One query's softmax so far; the total is still spread over lanes. */
-typedef struct {
-    float maximum;
-    lanes total;
-} Softmax;
-
-/* Turn a tile's scores into weights, of which the first `visible` count. Returns the factor that earlier ones shrink
-   by. */
-static inline float update_softmax(Softmax *softmax, float *score, int visible, float scaling) {
-    for (int c = visible; c < TILE_COLUMNS; c++) score[c] = -INFINITY;
-    lanes highest = (lanes){0} + softmax->maximum;
-    for (int c = 0; c < TILE_COLUMNS; c += LANES) {
-        store(score + c, load(score + c) * scaling);
-        highest = lanewise_max(load(score + c), highest);
-    }
-    const float maximum = max_of_lanes(highest);
-    const float shrink = exponential((lanes){0} + (softmax->maximum - maximum))[0];
-    for (int c = 0; c < TILE_COLUMNS; c += LANES) store(score + c, exponential(load(score + c) - maximum));
-    for (int c = visible; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite 0 */
-    softmax->maximum = maximum;
-    softmax->total *= shrink;
-    for (int c = 0; c < TILE_COLUMNS; c += LANES) softmax->total += load(score + c);
-    return shrink;
+    ahead->next = 0, ahead->count = 2 * columns, ahead->bytes = slots->head_bytes;
+    ahead->share = (2 * TILE_COLUMNS + times - 1) / times;
 }
 
 /* Rotate, store, attend. The queries are overwritten with their results. output [queries, d] and softmax [queries] are
    scratch space. */
-static inline __attribute__((always_inline)) void attend_heads(
-    const Task *task, const Layer *layer, float *output, Softmax *softmax, const int d) {
+static void attend(const Task *task, const Layer *layer, float *output, Softmax *softmax) {
     const Model *model = task->model;
+    const int d = model->head_dim;
     const Slots *slots = task->slots;
     const int group = model->heads / model->kv_heads;
     const int queries = task->count * group, stop = task->start + task->count;
-    prefetch_tile(task, 0);
+    const int groups_of_rows = (queries + TILE_ROWS - 1) / TILE_ROWS;
+    Ahead ahead;
+    look_ahead(task, 0, 1, &ahead);
+    prefetch(&ahead, ahead.share);
     rotate_and_store(task, layer);
 
     for (int j = 0; j < queries; j++) softmax[j] = (Softmax){-INFINITY, {0}};
     memset(output, 0, (size_t)queries * d * sizeof(float));
     float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], transposed[d * TILE_COLUMNS];
+    Tile tile = {.transposed = queries >= TRANSPOSE_FROM ? transposed : NULL};
     for (int begin = model->chain ? 1 : 0; begin < stop; begin += TILE_COLUMNS) {
         int64_t slot[TILE_COLUMNS];
         const int columns = tile_slots(task, begin, slot);
-        const float *key[TILE_COLUMNS], *value[TILE_COLUMNS];
-        prefetch_tile(task, begin + TILE_COLUMNS);
+        look_ahead(task, begin + TILE_COLUMNS, 2 * groups_of_rows, &ahead);
         for (int c = 0; c < columns; c++) {
-            key[c] = read_slot(slots, slots->keys, slots->key_scales, slot[c], task->head, d, keys + c * d);
-            value[c] = read_slot(slots, slots->values, slots->value_scales, slot[c], task->head, d, values + c * d);
+            tile.key[c] = read_slot(slots, slots->keys, slots->key_scales, slot[c], task->head, d, keys + c * d);
+            tile.value[c] =
+                read_slot(slots, slots->values, slots->value_scales, slot[c], task->head, d, values + c * d);
         }
-        for (int c = columns; c < TILE_COLUMNS; c++) key[c] = key[0]; /* any numbers: their scores do not count */
-        if (queries >= TRANSPOSE_FROM) transpose_all(key, d, TILE_COLUMNS, transposed);
+        for (int c = columns; c < TILE_COLUMNS; c++) tile.key[c] = tile.key[0]; /* their scores do not count */
+        if (tile.transposed) transpose_all(tile.key, d, TILE_COLUMNS, transposed);
 
         /* The queries before `j` see nothing of this tile. */
         for (int j = model->dflash || begin <= task->start ? 0 : (begin - task->start) * group, rows; j < queries; j += rows) {
             const int left = queries - j;
             rows = left / ((left + TILE_ROWS - 1) / TILE_ROWS); /* equal shares */
-            Weights its;
+            Queries its;
             for (int r = 0; r < rows; r++) {
                 const int t = (j + r) / group, seen = task->start + (model->dflash ? task->count : t + 1) - begin;
-                const float *query = task->query + ((size_t)t * model->heads + (j + r) % group) * d;
-                const int visible = its.visible[r] = seen < columns ? seen : columns;
-                if (queries >= TRANSPOSE_FROM)
-                    for (int c = 0; c < visible; c += BLOCK)
-                        block_of_dots(query, transposed + c, TILE_COLUMNS, d, its.weight[r] + c);
-                else
-                    for (int c = 0; c < visible; c += 4) four_dots(query, key + c, d, its.weight[r] + c);
-                its.shrink[r] = update_softmax(softmax + j + r, its.weight[r], visible, model->scaling);
+                its.query[r] = task->query + ((size_t)t * model->heads + (j + r) % group) * d;
+                its.visible[r] = seen < columns ? seen : columns;
             }
-            add_all_values(output + (size_t)j * d, &its, value, d, rows);
+            attend_tile(&tile, &ahead, &its, softmax + j, output + (size_t)j * d, model->scaling, d, rows);
         }
     }
     for (int j = 0; j < queries; j++) {
@@ -214,11 +132,3 @@ static inline __attribute__((always_inline)) void attend_heads(
     }
 }
 
-/* Where the compiler knows the head size, it unrolls the loops over it. */
-static void attend(const Task *task, const Layer *layer, float *output, Softmax *softmax) {
-    switch (task->model->head_dim) {
-    case 64: attend_heads(task, layer, output, softmax, 64); break;
-    case 128: attend_heads(task, layer, output, softmax, 128); break;
-    default: attend_heads(task, layer, output, softmax, task->model->head_dim);
-    }
-}

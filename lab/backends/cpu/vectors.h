@@ -91,23 +91,31 @@ static inline void four_dots(const float *a, const float *const *b, int n, float
     memcpy(to, &all, sizeof all);
 }
 
-/* The same for BLOCK vectors that are the columns of b [n, stride]. */
-static inline void block_of_dots(const float *a, const float *b, int stride, int n, float *to) {
-    lanes part[4][2]; /* what folded() gives */
-#pragma GCC unroll 4
+/* The same for each of `rows` vectors a and for BLOCK vectors that are the columns of b [n, stride]: to [rows, stride].
+   What is loaded of b is multiplied with all rows. */
+static inline __attribute__((always_inline)) void block_of_dots(
+    const float *const *a, const float *b, int stride, int n, float *to, const int rows) {
+    lanes part[4][TILE_ROWS][2]; /* what fold() gives */
     for (int l = 0; l < 4; l++)
-#pragma GCC unroll 4
-        for (int p = 0; p < LANES / 4; p++) {
-            lanes total[2] = {0};
-            for (int i = 4 * p + l; i < n; i += LANES) {
-                total[0] += a[i] * load(b + (size_t)i * stride);
-                total[1] += a[i] * load(b + (size_t)i * stride + LANES);
+        for (int p = l; p < LANES; p += 4) {
+            lanes total[TILE_ROWS][2] = {0};
+            for (int i = p; i < n; i += LANES) {
+                const lanes left = load(b + (size_t)i * stride), right = load(b + (size_t)i * stride + LANES);
+#pragma GCC unroll 8
+                for (int r = 0; r < rows; r++) {
+                    total[r][0] += a[r][i] * left;
+                    total[r][1] += a[r][i] * right;
+                }
             }
-            part[l][0] = p ? part[l][0] + total[0] : total[0];
-            part[l][1] = p ? part[l][1] + total[1] : total[1];
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                for (int half = 0; half < 2; half++)
+                    part[l][r][half] = p > l ? part[l][r][half] + total[r][half] : total[r][half];
         }
-    for (int half = 0; half < 2; half++)
-        store(to + half * LANES, (part[0][half] + part[2][half]) + (part[1][half] + part[3][half]));
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++)
+            store(to + (size_t)r * stride + half * LANES,
+                  (part[0][r][half] + part[2][r][half]) + (part[1][r][half] + part[3][r][half]));
 }
 
 /* a0 b0 a1 b1 ..., of the vectors' first halves and of their second. */
