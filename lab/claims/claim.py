@@ -33,8 +33,9 @@ NOISE = (
 STEADIER = "To settle this: measure again on an idle machine, or with more texts where texts differ."
 """The need of a noisy verdict. A check again reads the same texts, so it makes only times more certain."""
 
-Kind = Literal["measured", "formula", "claimed", "recorded"]
-"""The origin of a number: this machine, just now; a calculation; the article; the record of another machine."""
+Kind = Literal["measured", "formula", "claimed", "recorded", "published"]
+"""The origin of a number: this machine, just now; a calculation; the article; the lab's record of another machine; a
+paper."""
 
 
 class Number(NamedTuple):

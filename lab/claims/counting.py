@@ -213,9 +213,14 @@ def derived(_: Trial, *, values: Mapping[str, float], formulas: Mapping[str, str
     return Figures(found)
 
 
+def recorded_part(machine: str, part: str) -> dict[str, Any]:
+    """A part of the record of a GPU, as ``python -m lab.bench gpu`` measured it."""
+    record = json.loads((FOLDER / f"gpu-{machine}.json").read_text("utf-8"))
+    return record["parts"][part]["result"]
+
+
 def recorded_prefill(_: Trial, *, machine: str) -> Figures:
     """Milliseconds of a long prompt by torch's kinds of attention, from the record of a GPU."""
-    record = json.loads((FOLDER / f"gpu-{machine}.json").read_text("utf-8"))
-    rows = record["parts"]["2"]["result"]["prefill"]
+    rows = recorded_part(machine, "2")["prefill"]
     slow, fast = (rows[name]["milliseconds"] for name in ("math", "flash"))
     return Figures({"tokens": rows["flash"]["tokens"], "math": slow, "flash": fast, "faster": slow / fast})

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 
 from lab.claims.claim import ClaimChart, Figures, Series
-from lab.claims.comparisons import GREEDY, PLAIN, WRONG_DRAFT, Configs, decode_rate, kinds, text_sweep
+from lab.claims.comparisons import GREEDY, PLAIN, PROGRAMS, WRONG_DRAFT, Configs, decode_rate, kinds, text_sweep
+from lab.claims.counting import recorded_part
 from lab.claims.trial import Trial
 from lab.engine.adaptive_window import best_window
 from lab.errors import LabError
@@ -99,15 +100,20 @@ def drafts(trial: Trial) -> Figures:
     return Figures({f"accepted: {kind}": accepted(found[kind].tallies) for kind in (GREEDY, WRONG_DRAFT)})
 
 
-def costs(trial: Trial) -> Figures:
-    """The time of a draft token and of a pass over a round, beside a pass over one token, text by text."""
-    runs = trial.once(text_sweep, configs=CONFIGS, tokens=TOKENS, kinds=kinds())[PLAIN]
-    each = [speculated([one], [other]) for one, other in zip(runs["draft"], runs["plain"], strict=True)]
+def costs(trial: Trial, *, machine: str) -> Figures:
+    """The time of a draft token and of a pass over a round, beside a pass over one token, text by text: they do not
+    depend on the kind of text. Beside them what the record of a GPU has, for a larger target and draft."""
+    sweep = trial.once(text_sweep, configs=CONFIGS, tokens=TOKENS, kinds=kinds())
+    pairs = [pair for kind in (GREEDY, PLAIN, PROGRAMS) for pair in zip(*sweep[kind].values(), strict=True)]
+    each = [speculated([drafted], [plain]) for plain, drafted in pairs]
     times = [(1 / one.cost, one.pass_ratio) for one in each if one]
     if not times:
         raise LabError(f"No whole round of {GAMMA} draft tokens in {TOKENS} tokens.")
     cheaper, wide = map(median_interval, zip(*times, strict=True))
-    return Figures({"sizes": size_ratio(trial), "cheaper": cheaper, "wide": wide})
+    found = recorded_part(machine, "2")
+    [first, *_] = (row for row in found["speculation"] if row["gamma"] == GAMMA)
+    gpu = {"gpu_cheaper": 1 / first["c"], "gpu_wide": first["verify_ms"] / found["decode"]["decode"]["pass_ms"]}
+    return Figures({"sizes": size_ratio(trial), "cheaper": cheaper, "wide": wide, **gpu})
 
 
 def size_ratio(trial: Trial) -> float:
@@ -152,8 +158,9 @@ def formula(trial: Trial) -> Figures:
     return Figures(values, ClaimChart("bars", f"tokens per pass, and × as fast, γ {GAMMA}", "", series))
 
 
-def gains(trial: Trial) -> Figures:
-    """Acceptance and speed-up, what the rounds would give a large target, and whether greedy texts stay the same."""
+def gains(trial: Trial, *, fixed: Mapping[str, float]) -> Figures:
+    """Acceptance and speed-up, what the rounds would give a large target, and whether greedy texts stay the same.
+    ``fixed``: further values."""
     found = trial.once(speculation)
     large = {
         f"large: {kind}": one.tokens.map(lambda tokens: tokens / (GAMMA * TENTH + 1)) for kind, one in found.items()
@@ -161,6 +168,7 @@ def gains(trial: Trial) -> Figures:
     return Figures(
         {
             **by_kind(found),
+            **fixed,
             **large,
             "tokens": found[PLAIN].tokens,
             "cost": found[PLAIN].rounds.cost,

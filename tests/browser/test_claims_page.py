@@ -58,7 +58,7 @@ def test_arithmetic_is_checked_at_once_measurements_on_request_and_all_until_sto
     part(page, "accept-by-p", "check").focus()
     page.keyboard.press("Enter")
     expect(part(page, "accept-by-p", "check")).to_have_text("Check again", timeout=60_000)
-    verdict(page, "accept-by-p", "conditions")
+    verdict(page, "accept-by-p", "part")
     page.wait_for_selector("body:not(.running)")
     measured = numbers(page, "accept-by-p")
     assert {kind for _, _, kind in measured} == {"measured", "formula"}
@@ -72,7 +72,7 @@ def test_arithmetic_is_checked_at_once_measurements_on_request_and_all_until_sto
     failed = f"const kept = {kept}; kept.checked.ladder = {{problem: 'No.'}}; return JSON.stringify(kept)"
     page.evaluate(f"sessionStorage.setItem('decode-lab-claims', (() => {{{failed}}})())")
     opened(lab)
-    verdict(page, "accept-by-p", "conditions")
+    verdict(page, "accept-by-p", "part")
     part(page, "accept-by-p", "quote").click()
     assert numbers(page, "accept-by-p") == measured
     problem = part(page, "ladder", "why.problem")

@@ -53,16 +53,18 @@ GROWTH = {
     "even_8b_cached": 26_500.0,
 }
 SHARES = {"models": 14, "least": 0.01, "most": 0.4, "ten": 12_000.0, "twenty": 24_000.0}
-SEVENTY = {"sequences": 3.0, "every_sequences": 0.4}
+SEVENTY = {"sequences": 3.0, "every_sequences": 0.4, "weights": 138.0}
 SAVING = {"numbers": 4.0, "claimed": 4.0, "least": 3.56, "most": 3.56}
 HALVED = {"numbers": 2.0, "claimed": 2.0, "most": 1.94}
 LOSS = {"rise": 0.001, "kl": 0.0001, "int4_rise": 0.01, "int4_kl": 0.006}
-DRAFT_TIME = {"sizes": 12.6, "wide": 1.6}
+DRAFT_TIME = {"sizes": 12.6, "cheaper": 8.0, "wide": 1.6, "gpu_cheaper": 3.9, "gpu_wide": 1.04}
 HEADS = {"saving": 4.0, "unfit": 32, "whole": 60.0, "forced": 300.0, "mean": 130.0, "seventy": 8}
 ACCEPTED = {"claimed_low": 0.6, "claimed_high": 0.7}
 FORMULA = by_kind(said=(4.5, 3.5, 3.0, 1.0), tokens=(3.0, 2.5, 2.0, 1.0))
-TWO = {"texts": 4, "same": 4, "exact": True, "tokens": 2.4}
-THREE = {"three_at_tenth": 0.86, "ten_at_hundredth": 0.93, "published": 6.5}
+TWO = {"texts": 4, "same": 4, "exact": True, "tokens": 2.4, "published_low": 2.0, "published_high": 2.5}
+THREE = {"three_at_tenth": 0.86, "ten_at_hundredth": 0.93, "published": 6.5, "offloaded": 9.5}
+FEW = {"published_low": 1.3}
+SLOW = {"published": 2.9, "offloaded": 2.9}
 WHOLE = by_kind(whole=(0.5, 0.2, 0.1, 0.0))
 THRESHOLD = {"rate": 0.8, "standard_rate": 0.6, "off": 0.2}
 BUSY = {"busy_static": 0.6, "busy_continuous": 0.9}
@@ -110,8 +112,8 @@ CASES = [
     ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.1, 1.2)), "conditions"),  # a wide interval
     ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.1, 4)) | {"attention_uncached": 1.5}, "fails"),
     ("short-speedup", {"at_16": 1.35, "at_128": 1.55, "at_960": 90.0}, "holds"),
-    ("short-speedup", {"at_16": 1.35, "at_128": 9.0}, "conditions"),
-    ("short-speedup", {"at_16": 1.2, "at_128": 1.25}, "fails"),
+    ("short-speedup", {"at_16": 1.35, "at_32": 1.5, "at_128": 9.0}, "conditions"),
+    ("short-speedup", {"at_16": 1.2, "at_128": 1.7}, "fails"),
     ("short-speedup", {"at_16": 1.7, "at_128": 9.0, "at_256": 1.45}, "fails"),
     ("long-speedup", {"at_16": 1.2, "at_960": 3.0}, "holds"),
     ("long-speedup", {"at_16": 3.2, "at_960": 2.9}, "conditions"),
@@ -146,20 +148,23 @@ CASES = [
     ("speedup-formula", FORMULA | by_kind(faster=(2.9, 1.2, 0.8, 0.5)), "conditions"),
     ("speedup-formula", FORMULA | by_kind(faster=(2.69, 2.25, 1.79, 1.0)), "fails"),
     ("speedup-formula", FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "fails"),
-    ("two-to-three", TWO | by_kind(faster=(2.5, 2.0, 1.0, 0.5), large=(2.5, 2.0, 1.2, 0.6)), "holds"),
-    ("two-to-three", TWO | by_kind(faster=(2.5, 1.9, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)), "conditions"),
-    ("two-to-three", TWO | {"tokens": 1.9} | by_kind(faster=(1.5, 1.2, 1.0, 0.5), large=(1.9,) * 4), "fails"),
+    ("two-to-three", TWO | by_kind(faster=(2.5, 2.0, 2.0, 0.5), large=(2.5, 2.0, 1.2, 0.6)), "holds"),
+    ("two-to-three", TWO | by_kind(faster=(1.9, 1.9, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)), "conditions"),
+    ("two-to-three", TWO | FEW | by_kind(faster=(2.5, 1.9, 1.0, 0.5), large=(1.9,) * 4), "conditions"),
+    ("two-to-three", TWO | FEW | by_kind(faster=(1.5, 1.2, 1.0, 2.5), large=(1.9,) * 4), "fails"),
     ("two-to-three", TWO | {"same": 3} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "fails"),
     ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "holds"),
     ("two-to-three", TWO | {"same": 3, "exact": False} | by_kind(faster=(1.0,) * 4, large=(3.0,) * 4), "conditions"),
     ("three-to-ten", THREE | {"published": 10.0} | VERIFIED | by_kind(faster=(3.1, 1.0, 1.0, 0.5)), "holds"),
-    ("three-to-ten", THREE | VERIFIED | by_kind(faster=(3.1, 1.0, 1.0, 0.5)), "conditions"),
-    ("three-to-ten", THREE | {"published": 2.9} | VERIFIED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "fails"),
+    ("three-to-ten", THREE | VERIFIED | by_kind(faster=(10.1, 1.0, 1.0, 0.5)), "holds"),
+    ("three-to-ten", THREE | VERIFIED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "conditions"),
+    ("three-to-ten", THREE | SLOW | VERIFIED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "fails"),
     ("seven-two", {"need": 0.64} | VERIFIED, "holds"),
     ("seven-two", {"need": 0.7} | VERIFIED, "conditions"),
     ("seven-two", {"need": 0.89} | VERIFIED, "fails"),
-    ("larger-window", VERIFIED | by_kind(cheap=(6, 4, 2, 0), best=(4, 1, 2, 0)), "holds"),  # whatever is fastest here
-    ("larger-window", VERIFIED | by_kind(cheap=(0, 0, 0, 0), best=(4, 2, 2, 0)), "fails"),
+    ("larger-window", VERIFIED | by_kind(cheap=(6, 4, 2, 0), best=(4, 1, 2, 0)), "holds"),
+    ("larger-window", VERIFIED | by_kind(cheap=(6, 4, 2, 0), best=(0, 1, 2, 0)), "conditions"),
+    ("larger-window", VERIFIED | by_kind(cheap=(0, 0, 0, 0), best=(0, 2, 2, 0)), "fails"),
     ("accept-by-p", BY_P | {"rate": 0.6}, "holds"),
     ("accept-by-p", BY_P, "conditions"),
     ("accept-by-p", BY_P | {"exact": 1e-7, "rate": 0.6}, "fails"),
@@ -175,8 +180,8 @@ CASES = [
     ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.9, "naive": 3.0}, "conditions"),
     ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.9}, "fails"),
     ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 3.0, 4.0)), "holds"),
-    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 3.0, 2.0)), "conditions"),
-    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 1.0, 2.0)), "fails"),
+    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 1.0, 4.0)), "conditions"),
+    ("ladder", LADDER | by_rung(measured=(1.1, 2.0, 3.0, 2.0)), "fails"),
     ("both-ten", BOTH | {"at_16": 5.0, "at_128": 20.0}, "holds"),
     ("both-ten", BOTH | {"at_16": 5.0, "at_128": 9.9}, "fails"),
     ("exponential", {"short": 2.0, "long": 4.1}, "holds"),
@@ -185,11 +190,11 @@ CASES = [
     ("int4-loss", LOSS | {"int4_high": 0.04}, "conditions"),
     ("int4-loss", LOSS | {"int4_rise": 0.04, "int4_high": 0.05}, "fails"),
     ("draft-speed", DRAFT_TIME | {"cheaper": 12.0}, "holds"),
-    ("draft-speed", DRAFT_TIME | {"cheaper": 7.0}, "conditions"),
-    ("draft-speed", DRAFT_TIME | {"cheaper": 4.0}, "fails"),
+    ("draft-speed", DRAFT_TIME | {"gpu_cheaper": 11.0}, "conditions"),
+    ("draft-speed", DRAFT_TIME, "fails"),
     ("verify-free", DRAFT_TIME | {"wide": 1.05}, "holds"),
     ("verify-free", DRAFT_TIME, "conditions"),
-    ("verify-free", DRAFT_TIME | {"wide": 4.0}, "fails"),
+    ("verify-free", DRAFT_TIME | {"gpu_wide": 1.2}, "fails"),
     ("often-all", WHOLE | by_kind(whole=(0.6, 0.5, 0.1, 0.0)), "holds"),
     ("often-all", WHOLE, "conditions"),
     ("often-all", by_kind(whole=(0.3, 0.2, 0.1, 0.0)), "fails"),
@@ -269,7 +274,9 @@ def test_quotes_are_a_few_words_and_the_table_is_the_one_described() -> None:
         assert f" {rate}" in ladder.tested
     for name, claim in CLAIMS.items():
         assert claim.id == name
-        assert "Holds if" in claim.rule or claim.decide.holds == "False"
+        assert ("Holds if" in claim.rule) == (
+            claim.decide.holds != "False" and claim.decide.called.get("holds") != "untested"
+        )
         assert len(claim.says.split()) <= 22
 
 
@@ -317,10 +324,11 @@ def test_what_is_at_its_limit_by_chance_meets_no_claim() -> None:
     claimed = [Number(key, "", value) for key, value in ACCEPTED.items()]
     shares = [Number(f"accepted: {kind}", kind, 0.65, "%", low=0.55, high=0.75) for kind in KINDS]
     assert decided("acceptance-rate", *claimed, *shares).word == "untested"  # whatever a small pair gets
-    fixed = TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5)) | by_kind(large=(2.02, 1.5, 1.2, 0.6))
+    fixed = TWO | FEW | by_kind(faster=(2.02, 1.2, 1.0, 0.5), large=(2.02, 1.5, 1.2, 0.6))
     numbers = {key: Number(key, key, value) for key, value in fixed.items()}
     assert decided("two-to-three", *numbers.values()).word == "conditions"
-    numbers["tokens"] = numbers["tokens"]._replace(low=1.8, high=2.9)
+    greedy = f"faster: {KINDS[0]}"
+    numbers[greedy] = numbers[greedy]._replace(low=1.6, high=2.5)
     assert decided("two-to-three", *numbers.values()).word == "noisy"
 
 
