@@ -280,8 +280,9 @@ def _of_text(id: str, found: VariantRun, right: VariantRun, number: int) -> Mist
     chart = _chart(id, found, right)
     if found.error:
         until = "The text until then is right." if same == len(found.tokens) else "The text before is wrong, too."
-        said = f"{found.error}, after {counted(len(found.tokens), 'token')}."
-        return MistakeEvidence("crash", True, f"{said} {until}" if found.tokens else said, texts, numbers, chart)
+        said = f"{found.error}, after {counted(len(found.tokens), 'token')}. {until}"
+        said = said if found.tokens else f"{found.error}, before the first token."
+        return MistakeEvidence("crash", True, said, texts, numbers, chart)
     if found.tokens != right.tokens:
         odd = fluency < FLUENT
         reads = "This one no longer reads like English." if odd else "This one still reads like English."

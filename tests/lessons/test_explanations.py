@@ -272,6 +272,15 @@ def test_times_of_passes_that_contradict_the_speed_are_said_to(number: int, name
     figures = {f"runs__{name}__{key}": values for key, values in round_of_four.items()}
     text = explained(number, **figures, **rates(**{name: [1.5] * 3}))
     assert ("contradict the speed" in text) != fits
+    assert ("faster than a pass over one token, so this is noise" in text) == (wide < 1)
+
+
+@pytest.mark.parametrize(("latency", "fits"), [(4.4, True), (12.8, False), (1.5, False)])
+def test_a_latency_that_does_not_fit_the_throughput_is_said_to_be_noise(latency: float, fits: bool) -> None:
+    """Sixteen users at 12.8 times the latency of one get 16 / 12.8 times its tokens."""
+    slower = {"batches__sixteen__itl_p50_ms": [latency] * 3}
+    text = explained(7, **rates("batches", sixteen=[3.6] * 3), **slower)
+    assert ("does not fit the throughput" in text) != fits
 
 
 @pytest.mark.parametrize(("passes", "speed", "noise"), [(1.0, 0.78, True), (1.0, 0.97, False), (0.8, 0.78, False)])
