@@ -17,6 +17,8 @@ from visualize.pages.deploy.deployment import FORM, NAMED, OTHER, DeployInputs, 
 from visualize.pages.deploy.page import _answer
 from visualize.run_settings import FORM as LAB
 
+HYBRID, LATENT = "qwen3.6-35b-a3b", "glm-4.7-flash"
+
 
 def said(**changes: Any) -> dict[str, Any]:
     """The page's answer for these inputs."""
@@ -101,6 +103,17 @@ def test_each_of_a_pair_keeps_its_own_and_gpus_share_recurrent_states() -> None:
     pair = _needed(inputs, hybrid, other)
     assert pair.state_bytes == hybrid.state_bytes + other.state_bytes
     assert splits(pair)[4].state_bytes == pair.state_bytes // 4
+
+
+def test_what_vllm_makes_of_layers_of_other_kinds_is_told() -> None:
+    """Users measured blocks of 2,096 tokens for Qwen3.6 35B-A3B with FP8: its state over a layer's bytes per token."""
+    hybrid, latent = (" ".join(said(model=it, kv_dtype="fp8", gpu="h200")["differences"]) for it in (HYBRID, LATENT))
+    assert "here about 2,200 tokens whatever --block-size says" in hybrid
+    assert "model's dtype or in FP8" not in hybrid + latent
+    assert "whole latents" in " ".join(said(model=LATENT, tensor_parallel=4)["differences"])
+    assert "choose Auto or FP8" in " ".join(said(model=LATENT, kv_dtype="int8")["differences"])
+    plain = " ".join(said(kv_dtype="int8")["differences"])
+    assert not any(word in plain for word in ("hybrid", "latents", "MLA"))
 
 
 def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:

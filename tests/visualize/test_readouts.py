@@ -119,7 +119,9 @@ def test_a_recurrent_rollback_is_told_once_and_its_cost_is_shown_beside_the_othe
     frames = Reducer().feed(run.events)
     told = [frame["say"] for frame in frames if "recurrent state" in frame.get("say", "")]
     assert len(told) == sum(frame.get("linger", False) for frame in frames) == 1
-    last = [event for event in run.events if isinstance(event, RecurrentRolledBack)][-1]
+    first, *_, last = (event for event in run.events if isinstance(event, RecurrentRolledBack))
+    costs = (" ".join(shown_ms(ms)) for ms in (first.recompute_ms, first.snapshots_ms))
+    assert "({} a round; with snapshots {})".format(*costs) in told[0]
     value, unit, _, more = rows(run.metrics, run.started.config)["rollback"]
     assert [value, unit] == [*shown_ms(run.metrics.rollback_ms)]
     for ms in (last.snapshots_ms, last.recompute_ms):

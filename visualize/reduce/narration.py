@@ -276,10 +276,21 @@ class Narrator(TextRead):
                 return self._window.changed(event)
             case RecurrentRolledBack() if not self._rolled_back:
                 self._rolled_back = True
-                way = f"computing {counted(event.recomputed, 'token')} again" if event.recomputed else "a snapshot"
                 gone, there = counted(event.discarded, "rejected token"), event.position
-                return f"Before it, the recurrent state went back past {gone} to token {there}, by {way}."
+                return f"Before it, the recurrent state went back past {gone} to token {there}, by {_way_back(event)}."
         return ""
+
+
+def _way_back(event: RecurrentRolledBack) -> str:
+    """How a recurrent state went back, and what a round costs with either way."""
+    way = f"computing {counted(event.recomputed, 'token')} again" if event.recomputed else "a snapshot"
+    if event.snapshots_ms is None or event.recompute_ms is None:
+        return way
+    other, costs = "computing again", (event.snapshots_ms, event.recompute_ms)
+    if event.method == "recompute":
+        other, costs = "snapshots", costs[::-1]
+    mine, its = (" ".join(shown_ms(ms)) for ms in costs)
+    return f"{way} ({mine} a round; with {other} {its})"
 
 
 @dataclass

@@ -190,10 +190,31 @@ def _of_models(inputs: DeployInputs, target: ModelInfo | None, draft: ModelInfo 
                 f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
                 "target: choose another draft, or a number of GPUs that both can be split over."
             )
+    if target:
+        yield from _of_layers(inputs, target, gpus)
     if target and draft:
         yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."
     elif target and inputs.speculative == "draft":
         yield "The draft's weights, keys and values come on top of what is counted here."
+
+
+def _of_layers(inputs: DeployInputs, target: ModelInfo, gpus: int) -> Iterator[str]:
+    """What vLLM does otherwise with other layers than those with full attention."""
+    if target.state_bytes:
+        shape = target.shape
+        layers = shape.kv_layers.total()
+        token = calculator.MemoryInputs(kv_dtype=inputs.kv_dtype).deployment(target).token_bytes / layers
+        tokens = target.state_bytes / (shape.layers - layers) / token
+        yield (
+            f"vLLM makes a hybrid's blocks large enough for a recurrent state, here about {round(tokens, -2):,.0f} "
+            f"tokens whatever --block-size says: a sequence takes whole ones, and a prefix shorter than one, with "
+            "speculation than two, is not found again."
+        )
+    if target.shape.kv_vectors == 1:
+        if gpus > 1:
+            yield "Every GPU keeps the whole latents: MLA has one for all heads, so that there is nothing to split."
+        if inputs.kv_dtype not in ("auto", "fp8"):
+            yield "vLLM's kernels for MLA store latents in the model's dtype or in FP8: choose Auto or FP8."
 
 
 def _listed(ways: Iterable[Any]) -> str:
