@@ -126,7 +126,7 @@ class RunLimit:
         if self.cancelled.is_set():
             raise Stopped
         if time.monotonic() > self._ends:
-            raise LabError(f"It was stopped after {self.seconds:.0f} seconds. The machine is busy: try again later.")
+            raise LabError(f"It was stopped after {self.seconds:.0f} seconds: it never ends, or the machine is busy.")
 
 
 @functools.cache
@@ -194,14 +194,14 @@ def _written(id: str, program: dict[str, Any], watch: RunLimit, number: int) -> 
         else:
             caches = [GrowingCache() for _ in range({"reread": 2, "rollback": 1}.get(id, 0))]
             how = prompt(number), TOKENS, GAMMA.get(id, 4), *caches
-            written.tokens = list(program["speculate"](reader, Reader(draft, watch), *how))
+            written.tokens = [int(token) for token in program["speculate"](reader, Reader(draft, watch), *how)]
+        if id == "scale":
+            written.extra = [(power, _error(program["quantize"], 10.0**power)) for power in POWERS]
     except (Stopped, LabError):
         raise
     except Exception as error:  # of any kind: that is the evidence
         written.error = error_summary(error)
     written.seconds, written.passes_of_both = time.perf_counter() - began, max(1, watch.passes)
-    if id == "scale" and "quantize" in program:
-        written.extra = [(power, _error(program["quantize"], 10.0**power)) for power in POWERS]
     return written
 
 

@@ -308,6 +308,12 @@ def test_a_head_that_costs_less_than_its_layer_decides_nothing(cost: float, deci
     assert ("Here cost decides as well" in explained(13, runs__head__draft_cost=[cost] * 3)) == decides
 
 
+@pytest.mark.parametrize(("cost", "noise"), [(0.126, True), (0.22, False)])
+def test_a_head_with_a_table_is_not_said_to_cost_less_than_one_without(cost: float, noise: bool) -> None:
+    costs = {f"runs__{name}__draft_cost": [value] * 3 for name, value in {"parallel": 0.21, "corrected": cost}.items()}
+    assert ("its lower cost is noise" in explained(13, **costs)) == noise
+
+
 @pytest.mark.parametrize(("pairs", "misses"), [([1.04, 1.05, 1.06], True), ([0.95, 1.05, 1.02], False)])
 def test_a_disturbed_interval_that_misses_the_truth_is_said_to(pairs: list[float], misses: bool) -> None:
     known = measured(22, noise__one__ms=[1.0] * 3, noise__same__ms=pairs)

@@ -149,12 +149,37 @@ def test_hidden_tests_fail_on_the_mistake_and_pass_on_three_solutions(id: str, m
     assert len(wrong) >= 2
     assert all(one.problem for one in wrong), wrong
     shorten(monkeypatch)
+    empty = hidden_tests(mistake, filled(id, HOLE))
+    assert all(one.problem.startswith("It crashes") and "NotImplementedError" in one.problem for one in empty), empty
     for lines in SOLUTIONS[id]:
-        program: dict = {}
-        exec(mistake.starter().replace(HOLE, lines), program)
-        right = hidden_tests(mistake, program)
+        right = hidden_tests(mistake, filled(id, lines))
         assert [one.test for one in right] == [one.test for one in wrong]
         assert not any(one.problem for one in right), (lines, right)
+
+
+def filled(id: str, lines: str) -> dict:
+    """The names of an exercise's file with these lines in place of its hole."""
+    program: dict = {}
+    exec(MISTAKES[id].starter().replace(HOLE, lines), program)
+    return program
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("id", "lines", "said"),
+    [
+        ("bonus", "text = guess + [target(guess)[-1].argmax()]", "It is wasteful"),  # tensors, and a pass more
+        ("bonus", "text = guess + [None]", "It crashes"),
+        ("bonus", "text = guess + [4096]", "It crashes. IndexError"),
+        ("scale", "return x.round()", "It crashes"),
+    ],
+)
+def test_what_a_file_returns_is_judged_whatever_it_is(
+    id: str, lines: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten(monkeypatch)
+    found = hidden_tests(MISTAKES[id], filled(id, lines))
+    assert all(one.problem.startswith(said) for one in found), found
 
 
 @pytest.mark.parametrize("id", MISTAKES)
