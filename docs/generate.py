@@ -85,8 +85,9 @@ GENERATED["settings"] = lab.settings.table
 def headlines() -> list[str]:
     """Five numbers, each with its command."""
     ladder, serve = record("ladder-cpu"), record("serve-cpu")
-    rows, ratios = by_name(ladder["ladder"]), ladder["ratios"]
-    unseen = "speculation / cache, unseen texts"
+    rows = by_name(ladder["ladder"])
+    drafters = record("drafters-cpu")
+    speedup = {(row["drafter"], row["temperature"]): row["speedup"]["value"] for row in drafters["rows"]}
     many = serve["speculation"]["temperature 0.8"]["ratio_by_size"]["16"]
     kept = {row["kv_dtype"]: row for row in record("kv-error-cpu")["formats"]}
     paged, contiguous = (serve["memory"][name]["mean_sequences"] for name in ("paged", "contiguous, the most"))
@@ -96,11 +97,11 @@ def headlines() -> list[str]:
             f"{rows['cache']['median']:.0f} tokens/s with it, {rows['no cache']['median']:.0f} without",
             "`python -m lab.bench ladder`",
         ),
-        f"Speculative decoding (draft model, γ = 4), {ladder['unseen_texts']} unseen texts": (
-            f"{ratios[f'{unseen}, greedy']:.2f} times the cache alone, greedy; "
-            f"{ratios[f'{unseen}, temperature 0.8']:.2f} at temperature 0.8; "
-            f"{many:.2f} for 16 requests at once: there it does not pay",
-            "`python -m lab.bench ladder`, `serve`",
+        f"Speculative decoding, γ = 4, {drafters['prompts']} unseen texts, one request": (
+            f"{speedup['eagle3', 0]:.2f} times the cache alone with the EAGLE-3 head, {speedup['draft', 0]:.2f} with "
+            f"the draft model (greedy); {speedup['eagle3', 0.8]:.2f} and {speedup['draft', 0.8]:.2f} at temperature "
+            f"0.8; {many:.2f} for 16 requests at once: there it does not pay",
+            "`python -m lab.bench drafters`, `serve`",
         ),
         "INT8 KV cache": (
             f"{kept['int8']['bytes_per_token']:,} bytes per token instead of {kept['auto']['bytes_per_token']:,}; "

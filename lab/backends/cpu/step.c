@@ -9,8 +9,9 @@
  * summed, never on how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/backends/cpu/build.py` compiles it for the processor
- * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention.h, forward.h,
- * sample.h, rejection.h, and last the calls that Python makes. limits.h measures what the processor does at best.
+ * at hand. Read the files in this order: vectors.h, model.h, thread_pool.h, layers.h, cache.h, attention_tile.h,
+ * attention.h, forward.h, sample.h, rejection.h, and last the calls that Python makes. limits.h measures what the
+ * processor does at best.
  */
 #include <stdlib.h>
 
