@@ -198,6 +198,12 @@ def test_the_long_prompt_pays_only_where_it_waited_longer(in_chunks: list[float]
     assert ("it is the long prompt that pays" in text) == pays
 
 
+@pytest.mark.parametrize(("share", "noise"), [(1.03, True), (0.97, False)])
+def test_more_than_the_most_is_said_to_be_noise(share: float, noise: bool) -> None:
+    text = explained(21, traffic__too_busy__requests_per_second=[share] * 3)
+    assert ("No load can give more than the most" in text) == noise
+
+
 @pytest.mark.parametrize("kept", [1.0, 0.5])
 def test_misses_at_the_light_load_are_called_noise(kept: float) -> None:
     assert ("there is noise" in explained(21, traffic__light__good_share=[kept] * 3)) == (kept < 0.9)
