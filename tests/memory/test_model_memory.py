@@ -47,9 +47,18 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
 
 
 def cached(model) -> Counter[tuple[int, int]]:
-    """KV heads, and numbers per head and token, of what each layer of a model on "meta" caches."""
+    """KV heads, and numbers per head and token, of what each layer of a model on "meta" caches. Of the layers of a kind
+    the first is computed and the others counted, unless some share what they cache."""
+    whole, config = getattr(model.base_model, "layers", []), model.config
+    kinds = getattr(config, "layer_types", None) or ["all"] * len(whole)
+    computed = 1 + max(map(kinds.index, kinds), default=0)
+    if shortened := len(whole) > computed and not getattr(config, "num_kv_shared_layers", 0):
+        model.base_model.layers = whole[:computed]
     with torch.device("meta"), torch.no_grad():
         layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
+    if shortened:
+        model.base_model.layers = whole
+        layers = [layers[kinds.index(kind)] for kind in kinds]
     kept = [(layer.keys, layer.values) for layer in layers if layer.keys is not None]
     return Counter((keys.shape[1], keys.shape[3] + values.shape[3]) for keys, values in kept)
 
