@@ -28,6 +28,6 @@ ABOUT = {
     "Glossary": "What the words mean, and the six formulas.",
 }
 """What there is to see on each page, in a line."""
-LINKS = {"Glossary": "glossary", "Lessons": "lessons"}
-"""What the help of every page links to. The repository is added, where the server was told its address, before any page
-is laid out."""
+LINKS = {"Glossary": "glossary", "Lessons": "lessons", "README": "source/README.md", "Source": "source/"}
+"""What the help of every page links to. The repository is added, where the server knows its address, before any page is
+laid out."""

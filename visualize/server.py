@@ -32,6 +32,7 @@ from visualize.jobs.tab_heartbeat import HeartbeatMiddleware
 from visualize.middleware import GZIP, PagesMiddleware
 from visualize.missing_page import missing
 from visualize.options import in_address, known_hosts
+from visualize.own_files import ROUTE
 from visualize.page_list import ABOUT
 from visualize.security import SecurityMiddleware, unreadable
 
@@ -107,7 +108,7 @@ def serve(
             Middleware(ClientsMiddleware, pages=pages, waiting=waiting, status=status),
             Middleware(HeartbeatMiddleware, leave=partial(_leave, pages), closed=lambda: queue.closed),
         ]
-        _launch(pages, options, middleware, [sse_channel.ROUTE, *assets.ROUTES, *routes], look)
+        _launch(pages, options, middleware, [sse_channel.ROUTE, ROUTE, *assets.ROUTES, *routes], look)
         # Not earlier: Ctrl-C has to end a long wait for a public link.
         signal.signal(signal.SIGINT, lambda *_: asked.set())
         output = Output()

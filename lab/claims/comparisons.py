@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from lab.claims.claim import ClaimChart, Figures, Series
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
+from lab.measure.comparison import typical
 from lab.measure.interval import median_interval, ratios
 from lab.measure.measuring import steps
 from lab.measure.scaling_fit import CACHED, UNCACHED, step_times
@@ -131,7 +132,8 @@ def kinds() -> dict[str, TextKind]:
 def text_sweep(
     trial: Trial, configs: Configs, tokens: int, kinds: Mapping[str, TextKind]
 ) -> dict[str, dict[str, list[Run]]]:
-    """Runs by kind of text and setting, each text once with every setting, in turns. Raises Stopped, LabError."""
+    """Runs by kind of text and setting, in turns: of each text the typical one of its repeats, which are one where the
+    trial is not careful. Raises Stopped, LabError."""
     tokens, texts = (24, 2) if trial.small else (tokens, TEXTS)
     engines = {draft: trial.engine(draft) for draft in dict.fromkeys(one.draft for one in kinds.values())}
     rows = {
@@ -145,7 +147,7 @@ def text_sweep(
     runs = trial.take_turns({f"{kind}, {name}, text {place}": row for (kind, name, place), row in rows.items()}, 1)
     found: dict[str, dict[str, list[Run]]] = {kind: {name: [] for name in configs} for kind in kinds}
     for (kind, name, _), some in zip(rows, runs.values(), strict=True):
-        found[kind][name] += some
+        found[kind][name].append(typical(some))
     return found
 
 

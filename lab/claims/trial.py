@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engine.engine import Engine
-from lab.measure.measuring import decode, take_turns
+from lab.measure.measuring import CAREFUL, decode, take_turns
 from lab.measure.workload import held_out_prompts
 from lab.trace.run import Run
 
@@ -28,6 +28,7 @@ class Trial:
     Attributes:
         engine: gives one of the embedded target with the "matched" or the "mismatched" draft.
         small: use sizes for a test: it takes less time, and the figures are not to be trusted.
+        careful: repeat ``CAREFUL`` times as often.
         cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
         report: called with a few words on what is under way.
         share: of the present experiment that is done, 0 to 1, as far as it consists of countable pieces.
@@ -38,6 +39,7 @@ class Trial:
     engine: Callable[[str], Engine]
     _: KW_ONLY
     small: bool = False
+    careful: bool = False
     cancelled: threading.Event = field(default_factory=threading.Event)
     report: Callable[[str], None] = lambda line: None
     turn: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -63,6 +65,7 @@ class Trial:
 
     def take_turns(self, rows: Mapping[str, Callable[[], T]], repeats: int) -> dict[str, list[T]]:
         """Each row ``repeats`` times in changing order, after one run to warm up."""
+        repeats *= CAREFUL if self.careful else 1
         total, done = len(rows) * (repeats + 1), 0
 
         def counted(name: str, work: Callable[[], T]) -> T:

@@ -18,6 +18,8 @@ from lab.trace.events import Committed, Event, FellBack, StepKind, StepTimed
 from lab.trace.run import Run
 from lab.util.device_memory import is_out_of_memory
 
+CAREFUL = 3
+"""Times as many repeats as usual, where somebody asks for a careful measurement."""
 T = TypeVar("T")
 Name = TypeVar("Name")
 Watch = Callable[[int, Event], None]

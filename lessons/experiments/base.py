@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Protocol, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from lab.engine.engine import Engine
+from lab.measure.measuring import CAREFUL
 from lab.trace.events import Event
 from lab.trace.run import Run
 
@@ -31,8 +32,6 @@ class Watch(Protocol):
 
 
 MOST_REPEATS = 9
-CAREFUL = 3
-"""Times as many repeats as in the quick mode, which is what a lesson asks for."""
 
 
 def _name(given: str) -> str:

@@ -52,6 +52,12 @@ def one_switch_runs_with_and_without_speculation(page: Page) -> None:
     page.wait_for_selector(".faster b")
     expect(rows).to_have_count(3)
     page.click("[data-close]")
+    page.click("#toggle-paged input")
+    page.click(".twice:text('Before and after')")
+    page.wait_for_selector(".faster b")
+    names = page.locator(".beside .lane b").all_inner_texts()
+    assert {name.partition(",")[0] for name in names} == {"Paged KV cache: off", "Paged KV cache: on"}
+    page.click("[data-close]")
 
 
 def keys_open_help_and_the_presentation(page: Page) -> None:
@@ -145,6 +151,7 @@ def test_other_pages_open_on_a_recording_too_unless_a_link_asks_for_something(
     page.wait_for_selector(badge)
     page.wait_for_selector(filled)
     assert "run" not in asked(page.url), "a link to it would run something"
+    assert page.locator(":is(.map, .race) .take").count() == 1, "it is a picture to take away"
     page = lab.at(address, seed=3)
     assert not page.is_visible(badge)
     assert page.locator(filled).count() == 0

@@ -31,6 +31,14 @@ NAMES = """() => [...document.querySelectorAll("[aria-label]")].map((node) => no
 LISTS = """() => [...document.querySelectorAll("[role=listbox], details.menu[open]")]
   .filter((it) => it.checkVisibility()).length"""
 NOT_OURS = ("number input for", "range slider for", "Reset to default", "Plotly", "Gradio")
+SHIFTED = """() => new Promise((done) => {
+  let sum = 0;
+  new PerformanceObserver((list) => {
+    for (const { value, hadRecentInput } of list.getEntries()) sum += hadRecentInput ? 0 : value;
+  }).observe({ type: "layout-shift", buffered: true });
+  setTimeout(() => done(sum), 100);
+})"""
+"""How much has moved since the page was opened: the cumulative layout shift."""
 RUNS = {"./": "run", "compare": "run", "pool": "run", "claims": "check-all"}
 """Pages on which something can be run, and the button's id or class."""
 AT_REST = ("./", "compare", "memory")
@@ -40,7 +48,8 @@ AT_REST = ("./", "compare", "memory")
 @pytest.mark.parametrize("path", [*RUNS, "lessons", "memory", "deploy", "glossary", "instructor"])
 def test_a_page(visit: Visit, path: str) -> None:
     page = visit(viewport={"width": 1280, "height": 720}).at(path)
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(200)
+    assert page.evaluate(SHIFTED) < 0.03, "what comes later has its place"
     page.keyboard.press("Tab")
     if path in RUNS:
         page.keyboard.press("Enter")

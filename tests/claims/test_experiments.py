@@ -26,6 +26,7 @@ from lab.claims.report import run_claims
 from lab.claims.speculation import GAMMA, DraftTally, accepted
 from lab.claims.trial import Stopped, Trial
 from lab.measure.interval import ratio_interval
+from lab.measure.measuring import CAREFUL
 from lab.memory.model_memory import known_models
 from lab.trace.events import StepTimed
 from lab.trace.run import Run
@@ -409,3 +410,7 @@ def test_the_report_has_every_verdict_and_its_numbers(trial, monkeypatch) -> Non
     monkeypatch.setattr(report, "Trial", lambda load, **how: trial)  # which has measured what this claim needs
     row = json.loads(json.dumps(run_claims(load, ["seven-two"], print, small=True), allow_nan=False))["claims"][0]
     assert [number["text"] for number in row["numbers"] if number["value"] is None] == ["none"]
+
+
+def test_a_careful_trial_repeats_more_often() -> None:
+    assert len(Trial(no_engine, careful=True).take_turns({"a": lambda: 1}, 2)["a"]) == 2 * CAREFUL

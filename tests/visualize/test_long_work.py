@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lab.measure import reference as records
-from lab.measure.measuring import Spread
+from lab.measure.measuring import CAREFUL, Spread
 from lab.measure.quiet import Gate, look
 from lab.measure.reference import Reference
 from lessons.course import course
-from lessons.experiments.base import CAREFUL, Measured
+from lessons.experiments.base import Measured
 from tests.visualize.compared import configs, made
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until

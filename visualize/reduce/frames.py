@@ -153,7 +153,7 @@ class Reducer(Fold):
         self._notice = ""
         self._generated = 0
         self._kept = 0  # tokens in the cache after the last step
-        self._most = 1.0
+        self._most = 4.0  # fewer would have ticks between whole blocks
         self._step = Step()
 
     def feed(self, events: Iterable[Event]) -> list[Frame]:

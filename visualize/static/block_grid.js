@@ -3,6 +3,7 @@
 // drawn are touched.
 
 import { calm, counted, labelAsImage, make, tone } from "./dom.js";
+import { offerPanel } from "./pictures.js";
 
 /** Whether a square with sides of so many pixels has room for "×" before the number of sequences that share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;
@@ -27,6 +28,8 @@ export class BlockGrid {
     this.chosen = null; // a request's number
     this.alone = false; // whether the blocks are of one run, whose number nobody needs
     labelAsImage(root);
+    const panel = root.closest(".panel.map");
+    if (panel) offerPanel(panel);
     new ResizeObserver(() => this.fit()).observe(root);
     root.addEventListener("pointerover", ({ target }) => {
       const square = target.closest("[data-block]");

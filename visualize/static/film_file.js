@@ -34,7 +34,13 @@ export function offerFilm(stage, root, states) {
     const [words, bar] = [make("span"), make("progress", { ariaLabel: "The film" })];
     const note = make("div", "making", words, bar, button({ onclick: () => making.abort() }, "Cancel"));
     root.append(note);
-    const progress = (text, share) => ((words.textContent = text), (bar.value = share));
+    let began; // a step of it: drawing, or recording
+    const progress = (text, share, first = false) => {
+      if (first) began = performance.now();
+      const left = ((performance.now() - began) * (1 - share)) / share / 1000;
+      words.textContent = `${text}${left > 1 ? ` · about ${Math.ceil(left)} s left` : ""}`;
+      bar.value = share;
+    };
     try {
       const { blob, ending } = await encode(await pictures(stage, root, states, progress, signal), progress, signal);
       download(file(ending).replace(/-(round|step|prefill)[^.]*/, "-film"), blob.type, blob);
@@ -88,7 +94,7 @@ async function pictures(stage, root, states, progress, signal) {
       });
       await drawn(svgOf(copy), SCALE, canvas);
       made.push({ ms, blob: await blobOf(canvas, "image/webp", QUALITY) });
-      progress(`Drawing ${i + 1} of ${list.length}`, (i + 1) / list.length);
+      progress(`Drawing ${i + 1} of ${list.length}`, (i + 1) / list.length, !i);
       if (i % 5 === 4) await new Promise((go) => setTimeout(go)); // the page goes on
       signal.throwIfAborted();
     }
@@ -139,16 +145,19 @@ async function video({ made, width, height }, progress, signal) {
   const show = async ({ blob }) => surface.drawImage(await createImageBitmap(blob), 0, 0);
   await show(made[0]);
   recorder.start();
-  let due = performance.now();
+  const began = performance.now();
+  const whole = made.reduce((sum, { ms }) => sum + ms, 0);
+  let due = began;
   try {
     for (const [i, picture] of made.entries()) {
       await show(picture);
       due += picture.ms;
-      progress(`Recording ${i + 1} of ${made.length}`, (i + 1) / made.length);
+      progress(`Recording ${i + 1} of ${made.length}`, (due - began) / whole, !i);
       await new Promise((go) => setTimeout(go, due - performance.now()));
       signal.throwIfAborted();
     }
     await show(made.at(-1)); // or the last is as short as any
+    await new Promise((go) => setTimeout(go, 4 * STEP)); // until it is recorded
   } finally {
     recorder.stop();
   }

@@ -32,8 +32,8 @@ export function addHelp(opener, about, links, glossary) {
   const stops = TOUR.filter(([place]) => document.querySelector(place));
   const tour = button({ className: "tour", onclick: () => (dialog.close(), visit(0)) }, "Take the tour");
   tour.hidden = !stops.length;
-  const said = make("p", "about", "What each setting does, how everything was measured and how to run your own server is in README.md and docs/ of this program (Apache-2.0).");
-  said.append(...Object.entries(links).flatMap(([name, href]) => [" ", make("a", { href }, name)]));
+  const said = make("p", "about", "The README says what each setting does, how everything was measured, and how to run a server. The source is here to read (Apache-2.0).");
+  said.append(...Object.entries(links).flatMap(([name, href], i) => [i ? " · " : " ", make("a", { href }, name)]));
   const setting = make("p", { className: "setting", hidden: true });
   const computes = make("p");
   dialog.append(setting, make("h2", "", "Decode Lab"), make("p", "", about), computes, keys, make("h2", "", "About"), said, make("div", "", tour, close));

@@ -29,9 +29,15 @@ export function offerPictures(head, name, svg, more = []) {
 const menu = make("div", { className: "take-menu", popover: "auto" });
 menu.addEventListener("keydown", (event) => event.key === "Escape" && event.stopPropagation()); // it closes the menu, and stops no run
 
-/** Let people save a Plotly chart, once it is drawn for the first time. */
+/** Let people save a panel as it is seen. */
+export function offerPanel(panel) {
+  const head = panel.querySelector(".panel-head");
+  offerPictures(head, () => head.querySelector("h2, h3").textContent, () => svgOf(panel));
+}
+
+/** Let people save a Plotly chart, once it is drawn for the first time. One in a map is part of its picture. */
 export function offerChart(plot) {
-  if (plot.dataset.offered) return;
+  if (plot.dataset.offered || plot.closest(".map")) return;
   plot.dataset.offered = true;
   const panel = plot.closest("figure, [data-chart]") ?? plot.parentElement;
   const title = () => panel.querySelector("h2, h3, h4")?.textContent.trim() || plot.dataset.title || "chart";
@@ -83,7 +89,7 @@ export const blobOf = (canvas, type = "image/png", quality = 0.9) => new Promise
 
 // -- what the page draws itself, as shapes and texts: no program but a browser draws HTML within an SVG --------------
 
-const ASIDE = ".take, .making"; // no part of the picture
+const ASIDE = ".making, .badge, .steps-of, button, select, input"; // no part of the picture
 const brush = make("canvas", { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
 const colours = new Map();
 
@@ -113,11 +119,14 @@ export function svgOf(root) {
   function element(node) {
     const style = getComputedStyle(node);
     if (style.display === "none" || node.matches(ASIDE)) return "";
-    const { left, top, width, height } = node.getBoundingClientRect();
-    const at = { x: left - box.left, y: top - box.top, width, height, round: parseFloat(style.borderTopLeftRadius) || 0 };
+    const round = parseFloat(style.borderTopLeftRadius) || 0;
+    const placed = ({ left, top, width, height }) => ({ x: left - box.left, y: top - box.top, width, height, round });
+    const at = placed(node.getBoundingClientRect());
+    if (node.matches("svg")) return drawing(node, at);
+    const parts = style.display === "inline" ? [...node.getClientRects()].map(placed) : [at]; // on several lines
     let inner = [...node.childNodes].map((child) => (child.nodeType === Node.TEXT_NODE ? words(child, style) : child.nodeType === Node.ELEMENT_NODE ? element(child) : "")).join("");
     if (style.overflowX !== "visible" && inner) inner = clipped(at, inner);
-    inner = (style.visibility === "visible" ? ground(style, at) : "") + inner;
+    inner = (style.visibility === "visible" ? parts.map((part) => ground(style, part)).join("") : "") + inner + sign(getComputedStyle(node, "::after"), at);
     return style.opacity < 1 ? `<g opacity="${style.opacity}">${inner}</g>` : inner;
   }
 
@@ -125,23 +134,26 @@ export function svgOf(root) {
     const parts = [];
     const { backgroundColor, backgroundImage, backgroundSize, boxShadow } = style;
     if (inkOf(backgroundColor)[1] > 0) parts.push(rectangle(at, paint("fill", backgroundColor)));
-    const [colour] = backgroundImage.match(COLOUR) ?? [];
-    if (colour && backgroundImage.startsWith("repeating")) {
-      const lines = Array.from({ length: (at.width + at.height) / HATCH }, (_, i) => `M${at.x} ${at.y + i * HATCH}l${at.width} ${-at.width}`);
-      parts.push(clipped(at, `<path d="${lines.join("")}" stroke-width="2" ${paint("stroke", colour)}/>`));
-    } else if (colour && /px/.test(backgroundSize)) { // a bar along the lower edge
-      const [width, height] = backgroundSize.split(" ").map(parseFloat);
-      parts.push(rectangle({ x: at.x, y: at.y + at.height - height, width, height, round: 0 }, paint("fill", colour)));
-    }
+    const sizes = backgroundSize.split(", ");
+    const layers = backgroundImage.split(/, (?=none|[\w-]+-gradient)/); // the uppermost first
+    parts.push(...layers.map((image, i) => filled(at, image, sizes[i % sizes.length])).reverse());
     const inset = boxShadow.includes("inset") && boxShadow.match(COLOUR)?.[0];
     if (inset) parts.push(edge(at, inset, parseFloat(boxShadow.match(/([\d.]+)px inset/)?.[1] ?? 1), ""));
     const wide = parseFloat(style.borderTopWidth);
     const dashes = { dashed: `stroke-dasharray="${3 * wide} ${2 * wide}"`, dotted: `stroke-dasharray="${wide} ${wide}"` };
-    if (wide && style.borderTopStyle !== "none" && at.width < box.width) parts.push(edge(at, style.borderTopColor, wide, dashes[style.borderTopStyle] ?? ""));
+    const edged = wide && style.borderTopStyle !== "none" && at.width < box.width;
+    if (edged && style.borderBottomWidth === "0px") parts.push(rectangle({ ...at, height: wide, round: 0 }, paint("fill", style.borderTopColor)));
+    else if (edged) parts.push(edge(at, style.borderTopColor, wide, dashes[style.borderTopStyle] ?? ""));
     return parts.join("");
   }
 
-  /** The texts of a node, line by line. */
+  /** A sign in the corner of a box that no text of the page has. */
+  function sign({ content, position, fontSize, color }, { x, y, width }) {
+    if (position !== "absolute" || !content.startsWith('"')) return "";
+    return `<text x="${x + width - 1}" y="${y + parseFloat(fontSize)}" text-anchor="end" font-size="${fontSize}" ${paint("fill", color)}>${escaped(content.slice(1, -1))}</text>`;
+  }
+
+  /** The texts of a node, line by line. A line under or through one has a colour of its own: the outer text's. */
   function words(node, style) {
     if (style.visibility !== "visible") return "";
     const lines = [];
@@ -157,13 +169,40 @@ export function svgOf(root) {
     }
     brush.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
     const { fontBoundingBoxAscent: ascent, fontBoundingBoxDescent: descent } = brush.measureText("x");
-    const struck = style.textDecorationLine === "none" ? "" : `text-decoration="${style.textDecorationLine}"`;
-    const font = `font-family="${escaped(style.fontFamily)}" font-size="${style.fontSize}" font-weight="${style.fontWeight}" ${struck} ${paint("fill", style.color)}`;
-    return lines.map(({ left, top, height, text }) => `<text x="${left - box.left}" y="${top - box.top + (height - ascent - descent) / 2 + ascent}" ${font} xml:space="preserve">${escaped(text)}</text>`).join("");
+    const line = style.textDecorationLine === "none" ? "" : `text-decoration="${style.textDecorationLine}" ${paint("fill", style.textDecorationColor)}`;
+    const font = `font-family="${escaped(style.fontFamily)}" font-size="${style.fontSize}" font-weight="${style.fontWeight}" ${line}`;
+    const upright = style.writingMode === "horizontal-tb";
+    const placed = ({ left, top, height, text }) => {
+      const [x, y] = [left - box.left, top - box.top];
+      const at = upright ? `x="${x}" y="${y + (height - ascent - descent) / 2 + ascent}"` : `transform="translate(${x + descent} ${y}) rotate(90)"`;
+      return `<text ${at} ${font} xml:space="preserve"><tspan ${paint("fill", style.color)}>${escaped(text)}</tspan></text>`;
+    };
+    return lines.map(placed).join("");
   }
 }
 
-const HATCH = 6; // pixels from line to line
+/** An SVG of the page at its place: of a chart, whose styles are its own. */
+function drawing(node, { x, y }) {
+  const copy = node.cloneNode(true);
+  for (const [name, value] of Object.entries({ x, y })) copy.setAttribute(name, value);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+/** What an image of a background paints along the lower edge of a box: a plain part of it, or lines, which also stand for dots. */
+function filled({ x, y, width, height, round }, image, size) {
+  const colour = image.match(new RegExp(COLOUR, "g"))?.find((one) => inkOf(one)[1] > 0);
+  if (!colour) return "";
+  const tiled = /conic|radial/.test(image);
+  const [wide, high = "100%"] = tiled ? ["100%"] : size.replaceAll("auto", "100%").split(" ");
+  const pixels = (text, whole) => (text.endsWith("%") ? (parseFloat(text) / 100) * whole : parseFloat(text));
+  const part = { x, width: pixels(wide, width), height: pixels(high, height) };
+  const at = { ...part, y: y + height - part.height, round: part.height < height ? 0 : round };
+  if (!at.width || !at.height) return "";
+  if (!tiled && !image.startsWith("repeating")) return rectangle(at, paint("fill", colour));
+  const [stops, apart] = tiled ? [[0, 1], 4] : [image.split(colour).slice(1).map(parseFloat), Math.max(...image.match(/[\d.]+(?=px)/g)) * Math.SQRT2];
+  const lines = Array.from({ length: (at.width + at.height) / apart }, (_, i) => `M${at.x} ${at.y + i * apart}l${at.width} ${-at.width}`);
+  return clipped(at, `<path d="${lines.join("")}" stroke-width="${Math.max(...stops) - Math.min(...stops)}" ${paint("stroke", colour)}/>`);
+}
 
 const clipped = ({ x, y, width, height }, inner, more = "") =>
   `<svg ${more} x="${x}" y="${y}" width="${width}" height="${height}" viewBox="${x} ${y} ${width} ${height}" overflow="hidden">${inner}</svg>`;

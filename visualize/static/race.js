@@ -1,6 +1,7 @@
 // The race: recorded runs on one clock, drawn in the browser.
 
 import { calm, make, onKeys, write } from "./dom.js";
+import { offerPanel } from "./pictures.js";
 
 const AHEAD = 0.9; // of the second's time: less may be scatter
 const LONG_ENOUGH = 8000; // milliseconds
@@ -24,6 +25,7 @@ export class Race {
     const pieces = ["plain", "accepted", "recovered", "bonus"].map((origin) =>
       make("li", { dataset: { origin } }, make("span", `piece ${origin}`, states[origin].label)));
     root.querySelector(".legend").append(...pieces);
+    offerPanel(root);
     new ResizeObserver(() => this.fit()).observe(this.list);
     this.clock.oninput = () => this.put(Number(this.clock.value));
   }

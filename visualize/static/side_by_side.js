@@ -1,12 +1,25 @@
-// Two runs of the Lab on one clock: a run and the same without speculation (or with, if it had none), or any two of the
-// last ten.
+// Two runs of the Lab on one clock: a run and the same without speculation (or with, if it had none) or, if the settings
+// were changed since, with those of now; or any two of the last ten.
 
+import { query } from "./address.js";
 import { make, within, write } from "./dom.js";
 import { Race } from "./race.js";
 import { promptToken } from "./token_text.js";
 
 const NOISE = 0.1; // visualize/reduce/metric_cards.py
 const MARKS = "●■";
+const SAME = ["prompt", "token_ids", "seed", "system", "messages", "thinking", "raw"]; // visualize/pages/lab/page.py
+const NO_SETTINGS = ["run", "step", "guess", "at", "speed", "chart", "colour"];
+const TOLD = {
+  false: ["Side by side", "The same prompt and seed with and without speculation; both on one clock"],
+  true: ["Before and after", "The same prompt and seed with the settings before and now; both on one clock"],
+};
+/** What the address says of the settings, but for what both runs have in common. */
+function settingsNow() {
+  const asked = new URLSearchParams(query);
+  for (const name of [...SAME, ...NO_SETTINGS]) asked.delete(name);
+  return `${asked}`;
+}
 
 /** Add the panel to a stage. Returns {ask, show, look, close}: ask for both runs, or for the other one if the first is shown;
     show two pictures; look what has come of the runs that were asked for. Until both are there, the stage is ``paired``. */
@@ -16,6 +29,15 @@ export function addSideBySide(stage, trigger) {
   const race = new Race(panel, stage.setup.vocabulary, (share) => share === null && conclude());
   let first = null; // the picture for which another run was asked
   let pair = [];
+  let asked = null; // the settings of the last run here
+  const changed = () => asked !== null && settingsNow() !== asked;
+
+  function offer() {
+    const [name, title] = TOLD[changed()];
+    write($(".twice"), name);
+    $(".twice").title = title;
+  }
+  document.addEventListener("decode-lab-address", offer);
 
   function ask() {
     if (stage.picture.own) return askFor(stage.picture);
@@ -26,7 +48,7 @@ export function addSideBySide(stage, trigger) {
   function askFor(picture) {
     first = picture;
     stage.paired = true;
-    trigger("select", { run: first.id });
+    trigger("select", { run: first.id, changed: changed() });
   }
 
   function look(picture) {
@@ -43,7 +65,8 @@ export function addSideBySide(stage, trigger) {
   function stream(pictures) {
     $(".stage").classList.add("compares");
     const { settings, config } = pictures[0].head;
-    const other = { name: `Speculative decoding: ${config.speculative === "off" ? "on" : "Off"}`, run: "", commits: [] };
+    const drafts = `Speculative decoding: ${config.speculative === "off" ? "on" : "Off"}`;
+    const other = { name: changed() ? "The settings now" : drafts, run: "", commits: [] };
     const [one = sentence(settings.speculative), two] = pictures[1] ? namesOf(pictures) : [];
     const lanes = pictures.map((picture, place) => ({ name: [one, two][place], run: picture.id, commits: commitsOf(picture) }));
     if (!lanes[1]) lanes.push(other);
@@ -107,6 +130,11 @@ export function addSideBySide(stage, trigger) {
     stage.schedule();
   }
   $(".beside [data-close]").onclick = close;
-  document.querySelector("#run")?.addEventListener("click", () => ([first, stage.paired] = [null, false])); // what comes is another run
+  document.addEventListener("click", ({ target }) => { // the button may come later than this
+    if (!target.closest("#run")) return;
+    [first, stage.paired] = [null, false]; // what comes is another run
+    asked = settingsNow();
+    offer();
+  });
   return { ask, show, look, close };
 }

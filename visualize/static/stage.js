@@ -224,7 +224,7 @@ export function createStage(element, { props, server, trigger, watch }, setup) {
     write($(".notice"), notice);
     const told = [own ? "" : head.described, compared].filter(Boolean).join(". "); // one's own settings are on the controls
     write($(".compared"), told);
-    $(".compared").title = told;
+    $(".remarks").title = [notice, told].filter(Boolean).join(" · ");
   }
 
   /** The run that is shown, as ``read`` takes it; null: none of one's own that is over. */

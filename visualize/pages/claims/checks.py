@@ -9,6 +9,7 @@ from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
 from lab.engine.engine import Engine
 from lab.errors import LabError
+from lab.measure.measuring import CAREFUL
 from lab.measure.reference import reference
 from lab.settings import Setting
 from visualize.charts.base import drawn, shells
@@ -35,19 +36,20 @@ def claim_records() -> list[Record]:
 def setup() -> Record:
     """The script's start: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
-    return {"claims": claim_records(), "shells": shells(CHARTS), "verdicts": verdicts}
+    return {"claims": claim_records(), "shells": shells(CHARTS), "verdicts": verdicts, "careful": CAREFUL}
 
 
-def shown(claim: Claim, checked: Checked) -> Record:
+def shown(claim: Claim, checked: Checked, careful: bool = False) -> Record:
     """A claim's numbers, chart and verdict."""
     found, verdict = checked.found, checked.verdict
     measured = any(number.kind == "measured" for number in found.numbers)
+    times = f", with {CAREFUL} times the repeats" if careful else ""
     record: Record = {
         "verdict": verdict.word,
         "why": verdict.why,
         "needs": verdict.needs,
         "numbers": [[number.label, number.text, number.kind, number.spread] for number in found.numbers],
-        "took": f"measured here{_seconds(checked.seconds)}" if measured else "calculated",
+        "took": f"measured here{_seconds(checked.seconds)}{times}" if measured else "calculated",
     }
     if found.chart:
         record |= drawn({"chart": columns(found.chart)})
@@ -81,7 +83,8 @@ def recorded() -> Record:
 class Checks(ProgressJob):
     """Checks claims for a visitor, one after another; a measurement that several share is made once."""
 
-    def __init__(self, queue: JobQueue, load: Load, names: Sequence[str]) -> None:
+    def __init__(self, queue: JobQueue, load: Load, names: Sequence[str], *, careful: bool = False) -> None:
+        self._careful = careful
         self._names = [name for name in CLAIMS if name in names]  # they come from a browser
         self._checked: Record = {}
         self._place, self._now = 0, ""
@@ -90,14 +93,15 @@ class Checks(ProgressJob):
         super().__init__(queue, load)
 
     def _work(self) -> None:
-        trial = Trial(self._load_in_turn, cancelled=self.cancelled, report=self._report, turn=self.turn)
+        asked = {"careful": self._careful, "cancelled": self.cancelled, "report": self._report, "turn": self.turn}
+        trial = Trial(self._load_in_turn, **asked)
         self._trial = trial
         for place, name in enumerate(self._names):
             if self.cancelled.is_set():
                 return
             self._place, self._now, trial.share = place, "", 0.0
             try:
-                row = shown(CLAIMS[name], CLAIMS[name].check(trial))
+                row = shown(CLAIMS[name], CLAIMS[name].check(trial), self._careful)
             except Stopped:
                 return
             except LabError as error:

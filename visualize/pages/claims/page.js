@@ -147,7 +147,7 @@ export function mount(element, gradio, setup) {
   function ask(ids, row) {
     if (running) return;
     if (row) turn(row, true, true);
-    trigger("submit", { claims: ids });
+    trigger("submit", { claims: ids, careful: $(".careful input").checked });
   }
 
   function tally() {
@@ -172,6 +172,7 @@ export function mount(element, gradio, setup) {
   }
   tally();
 
+  write($(".careful span"), `Careful: ${setup.careful} times the repeats`);
   $(".check-all").onclick = () => ask(setup.claims.map((claim) => claim.id));
   $(".check-stop").onclick = () => running && trigger("stop");
 

@@ -20,7 +20,8 @@ def build(pages: gr.Blocks, load: Load, queue: JobQueue) -> None:
     def check(request: gr.Request, asked: gr.EventData) -> Any:
         given = getattr(asked, "claims", None)
         names = given if isinstance(given, list) else []
-        return follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names)))
+        careful = getattr(asked, "careful", None) is True
+        return follow(tasks.begin(request.session_hash, lambda: Checks(queue, load, names, careful=careful)))
 
     header.build("Claims")
     view = component("pages/claims/page", setup() | {"server": uuid.uuid4().hex}, elem_id="claims")

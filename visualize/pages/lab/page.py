@@ -29,6 +29,8 @@ from visualize.workshop import Workshop
 
 KEPT = "(text) => window.decodeLab.kept('messages', text)"
 """What was too long for the address (static/address.js)."""
+SAME = ("prompt", "token_ids", "seed", "system", "messages", "thinking", "raw")
+"""What two runs side by side have in common (static/side_by_side.js)."""
 
 
 def build(
@@ -91,8 +93,9 @@ def build(
         asked = set(FORM.names) - unusable(settings).keys()
         return [*panel.widgets.unfolded(asked, vars(settings)), *controls.show(settings)]
 
-    def twice(given: gr.EventData, request: gr.Request) -> str:
-        """The run on the stage once more, without speculation or, if it had none, with it."""
+    def twice(given: gr.EventData, request: gr.Request, *values: Any) -> str:
+        """The run on the stage once more: with the settings on the left, if they were ``changed`` since, else without
+        speculation or, if it had none, with it."""
         started = next(iter(store.events(str(getattr(given, "run", "")))), None)
         if started is None:
             raise gr.Error("The server no longer has this run. Run it again first.", print_exception=False)
@@ -100,6 +103,9 @@ def build(
         has_draft = bool(settings.draft) if settings.pair == OTHER else pairs[settings.pair].has_draft
         drafter = "draft" if has_draft else "ngram"
         other = without_unusable(replace(settings, speculative=drafter if settings.speculative == "off" else "off"))
+        if getattr(given, "changed", None) is True:
+            same = {name: getattr(settings, name) for name in SAME}
+            other = without_unusable(replace(Settings.of(values), **same))
         begin = functools.partial(LiveRun, queue, load, other)
         return visitors.begin(request.session_hash, begin, against=compared(other)) or gr.skip()
 
@@ -133,7 +139,7 @@ def build(
         # Not by ``input``: Gradio sends two for a click, and the second may come when the first has been answered.
         panel.replays.change(replayed, panel.replays, [view, panel.replays], **REPEATED)
         everything = [*panel.widgets.folds, panel.put_out, *panel.widgets.values]
-        view.select(twice, None, view, **QUIET)
+        view.select(twice, panel.widgets.values, view, **QUIET)
         panel.settle(view.submit(use, None, everything, **QUIET))
         turns, prompt = (panel.widgets.inputs[name] for name in ("messages", "prompt"))
         view.end(answered, panel.widgets.values, [turns, prompt, panel.templated], **QUIET)

@@ -4,6 +4,7 @@
 import { BlockGrid } from "../../static/block_grid.js";
 import { chartsOf, look } from "../../static/chart_panel.js";
 import { make, part, tone, within, write } from "../../static/dom.js";
+import { offerPanel } from "../../static/pictures.js";
 import { RoundFilm } from "../../static/round_film.js";
 import { phasesOf, reached } from "../../static/round_phases.js";
 import { sentenceOf } from "../../static/round_words.js";
@@ -16,6 +17,7 @@ export function mount(element, gradio, setup) {
   const slider = $("input");
   const [back, next] = element.querySelectorAll("button");
   const charts = chartsOf(element, setup.shells);
+  offerPanel($(".introduced"));
   /** By kind, a function of the record: it returns how many pictures there are, and what draws one of them and gives its
       sentence. */
   const drawings = { cache, table, prefixes, batch, round, verdict, costs, ruler, heights };

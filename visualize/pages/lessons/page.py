@@ -12,9 +12,9 @@ from typing import Any
 import gradio as gr
 
 from lab.errors import LabError
+from lab.measure.measuring import CAREFUL
 from lab.measure.reference import reference
 from lessons.course import course
-from lessons.experiments.base import CAREFUL
 from lessons.lesson import Lesson
 from lessons.marking import checked
 from visualize import page_header as header
