@@ -132,8 +132,8 @@ def kinds() -> dict[str, TextKind]:
 def text_sweep(
     trial: Trial, configs: Configs, tokens: int, kinds: Mapping[str, TextKind]
 ) -> dict[str, dict[str, list[Run]]]:
-    """Runs by kind of text and setting, in turns: of each text the typical one of its repeats, which are one where the
-    trial is not careful. Raises Stopped, LabError."""
+    """Runs by kind of text and setting, each text once with every setting, in turns; in a careful trial the typical run
+    of several. Raises Stopped, LabError."""
     tokens, texts = (24, 2) if trial.small else (tokens, TEXTS)
     engines = {draft: trial.engine(draft) for draft in dict.fromkeys(one.draft for one in kinds.values())}
     rows = {
@@ -147,7 +147,7 @@ def text_sweep(
     runs = trial.take_turns({f"{kind}, {name}, text {place}": row for (kind, name, place), row in rows.items()}, 1)
     found: dict[str, dict[str, list[Run]]] = {kind: {name: [] for name in configs} for kind in kinds}
     for (kind, name, _), some in zip(rows, runs.values(), strict=True):
-        found[kind][name].append(typical(some))
+        found[kind][name] += [typical(some)] if trial.careful else some
     return found
 
 

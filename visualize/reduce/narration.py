@@ -62,9 +62,11 @@ def quoted(text: str) -> str:
 
 def limit(found: Achieved) -> str:
     """A step's share of the device's roofline."""
-    roofline = "memory-bandwidth" if found.nearer == "memory" else "compute"
-    remark = f": {UNUSED}" if found.share < OVERHEAD else f" ({TOO_LOW})" if found.share > BEATEN else ""
-    return f"{found.share:.0%} of the {roofline} roofline{remark}"
+    memory = found.nearer == "memory"
+    if found.share < OVERHEAD:
+        return f"{found.share:.0%} of {'memory bandwidth' if memory else 'compute'}: {UNUSED}"
+    remark = f" ({TOO_LOW})" if found.share > BEATEN else ""
+    return f"{found.share:.0%} of {'memory-bandwidth' if memory else 'compute'} roofline{remark}"
 
 
 class TextRead:

@@ -119,8 +119,16 @@ export function addCharts(stage) {
   /** Clip a chart's rows right of ``x``, but not its axes, nor words that begin left of it. What is under the veil cannot be
       pointed at. */
   function veil(plot, x) {
-    if (plot.until === undefined) plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
+    if (plot.until === undefined) {
+      plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
+      plot.on("plotly_afterplot", () => cover(plot)); // it may have got another size, which takes the veil away
+    }
     plot.until = x; // where its veil begins
+    cover(plot);
+  }
+
+  function cover(plot) {
+    const x = plot.until;
     plot.classList.toggle("untold", plot.data.some(({ mode, x: at }) => mode === "text" && at?.some((one) => one > x)));
     const { range, _length: width } = plot._fullLayout.xaxis;
     const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
