@@ -20,7 +20,7 @@ from lab.models.language_model import LanguageModel
 from lab.models.model_shape import STATE_LENGTH
 from lab.models.numerical_check import refuse_disagreement
 from lab.models.recurrent_layers import RollbackCosts
-from lab.trace.events import Admitted, BlockEvicted, Preempted, Proposed, RecurrentRolledBack
+from lab.trace.events import Admitted, BlockEvicted, FellBack, Preempted, Proposed, RecurrentRolledBack
 from tests import tiny_models
 from tests.engine.test_acceptance import REJECT_BELOW
 from tests.engine.test_windows import EXPERTS, LATENT
@@ -155,14 +155,18 @@ def test_samples_follow_the_target_and_would_not_without_a_rollback(monkeypatch)
 
 
 @pytest.mark.slow
-def test_a_preempted_sequence_computes_its_state_again() -> None:
-    lab = hybrid(measured=True)
-    config = EngineConfig(speculative="early_exit", paged=True, block_size=4, num_blocks=24)
+@pytest.mark.parametrize("found", [False, True])
+def test_a_preempted_sequence_goes_on_with_its_state(found) -> None:
+    """It is computed again, or was kept up to the newest token: then the drafter asks for it first."""
+    lab = hybrid(measured=not found)
+    size = {"block_size": 1, "num_blocks": 90} if found else {"block_size": 4, "num_blocks": 24}
+    config = EngineConfig(speculative="early_exit", paged=True, enable_prefix_caching=found, **size)
     sampling = SamplingParams(max_tokens=50, ignore_eos=True)
     runs = [request.result() for request in [lab.submit(text, config, sampling) for text in ("A mouse", "The cat")]]
     assert any(tiny_models.of(run, Preempted) for run in runs)
     for run in runs:
-        assert run.token_ids == tiny_models.continuation(lab, run.prompt_token_ids, 50)
+        assert run.token_ids == continued(tuple(run.prompt_token_ids), 50)
+        assert not tiny_models.of(run, FellBack)
 
 
 by_transformers = functools.cache(hybrid)

@@ -76,9 +76,7 @@ class TorchBackend(Backend):
             if new.table is None:
                 parts.append(PassPart(rows, 0))
                 continue
-            state = self._recurrent.get(new.table)
-            if state is None:
-                state = self._recurrent[new.table] = RecurrentState(new.table.state)
+            state = self._state(new.table)
             if self._origin and new.start == settled[i][0]:
                 state.follow(self._origin.recurrent_state(new))
             parts.append(
@@ -96,13 +94,18 @@ class TorchBackend(Backend):
             )
         return parts
 
+    def _state(self, table: BlockTable) -> RecurrentState:
+        if table not in self._recurrent:
+            self._recurrent[table] = RecurrentState(table.state)
+        return self._recurrent[table]
+
     def keep_state(self, table: BlockTable) -> None:
         if state := self._recurrent.get(table):
             state.keep(table)
 
     def recurrent_state(self, new: NewTokens) -> RecurrentState:
         """A sequence's state before its new tokens."""
-        state = self._recurrent[new.table]
+        state = self._state(new.table)
         self.model.recurrent.rewind(state, new.start, new.start, new.table.emit)
         return state
 
