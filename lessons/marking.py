@@ -128,12 +128,14 @@ def in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
 
 
 def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
-    """True if an answer is near the right one; a curve is if most of its points are."""
+    """True if an answer is near the right one; a curve is if most of its points are. What lies beyond the scale is
+    near its end."""
     if isinstance(question, Choice):
         return answer == right
+    low, high = question.range
     if isinstance(question, Curve):
-        return 2 * sum(map(question.tolerance, answer, right)) > len(right)
-    return question.tolerance(answer, right)
+        return 2 * sum(map(question.tolerance, answer, [min(max(one, low), high) for one in right])) > len(right)
+    return question.tolerance(answer, min(max(right, low), high))
 
 
 def right_one(question: AnyQuestion, figures: Figures) -> Answer:

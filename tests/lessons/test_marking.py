@@ -51,6 +51,9 @@ def test_a_number_is_near_or_far_by_its_tolerance_a_share_or_a_distance() -> Non
     for tolerance, answer, is_near in (("20%", 6, 1), ("20%", 6.1, 0), ("20%", 3.9, 0), (2, 7, 1), (2, 7.5, 0)):
         assert mark(slider(tolerance=tolerance), answer, FIGURES).near == is_near
     assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
+    beyond = slider(range=[1, 3])  # of the scale: nobody can answer more than its end
+    assert mark(beyond, 3, FIGURES).near
+    assert not mark(beyond, 2, FIGURES).near
 
 
 def test_a_curve_is_near_if_most_of_its_points_are() -> None:

@@ -1,6 +1,6 @@
 // The Mistakes page: cards in ``setup``, and JSON records of their runs (visualize/pages/mistakes/cards.py).
 
-import { keepShown, keptShown, updateAddress } from "../../static/address.js";
+import { initialQuery, keepShown, keptShown, updateAddress } from "../../static/address.js";
 import { announcer, barOf } from "../../static/announce.js";
 import { drawChart, onLook } from "../../static/chart_panel.js";
 import { body, button, gently, make, say, tableRow, within } from "../../static/dom.js";
@@ -16,7 +16,8 @@ export function mount(element, gradio, setup) {
   const $ = within(element);
   const cards = new Map(setup.cards.map((card) => [card.id, { ...card, given: {}, found: null, chosen: null, repaired: null }]));
   const [announce, fillBar] = [announcer($(".heard")), barOf($(".under-way"))];
-  let now = setup.cards[0].id;
+  const linked = initialQuery.get("card");
+  let now = cards.has(linked) ? linked : setup.cards[0].id;
   let running = null; // the card and repair in progress
   const card = () => cards.get(now);
   const coloured = (spans) => spans.map(([kind, text]) => (kind ? make("span", kind, text) : text));
