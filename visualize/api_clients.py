@@ -65,6 +65,7 @@ class ClientsMiddleware:
         self._tools: set[str] = set()  # clients of tools
         self._unread: OrderedDict[str, int] = OrderedDict()  # by session, events since it was last read
         self._reading: Counter[str] = Counter()  # streams of a session
+        self._joining: Counter[str] = Counter()  # its events that are being taken: a stream may end before it has them
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -172,7 +173,11 @@ class ClientsMiddleware:
         self._unread.move_to_end(session)
         if len(self._unread) > MOST_SESSIONS:
             self._unread.popitem(last=False)
-        await self._app(scope, receive, send)
+        self._joining[session] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._joining -= Counter([session])
 
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A session's stream."""
@@ -181,7 +186,7 @@ class ClientsMiddleware:
         if session is not None and session not in self._unread:
             await Response(SESSION_GONE, media_type="text/event-stream")(scope, receive, send)
             return
-        self._unread[session] = 0
+        self._unread[session] = self._joining[session]
         self._reading[session] += 1
         try:
             await self._app(scope, receive, send)

@@ -30,12 +30,14 @@ async def stays() -> dict[str, str]:
 
 class Server:
     """An app like Gradio's behind the middleware. ``reached``: method, path and the client's name of each request;
-    ``gone``: the sessions reported as gone. ``answers``: after how many ticks; None: only when the client leaves."""
+    ``gone``: the sessions reported as gone. ``answers``: after how many ticks; None: only when the client leaves.
+    ``taking``: cleared while it takes a page's events."""
 
     def __init__(self, answers: int | None = 0, status: dict[str, str] | None = None) -> None:
         self.reached: list[tuple[str, str, str]] = []
         self.gone: list[str] = []
-        self.answers, self.waiting = answers, set()
+        self.answers, self.waiting, self.taking = answers, set(), asyncio.Event()
+        self.taking.set()
         listener = SimpleNamespace(
             targets=[(None, "unload")], fn=lambda request: self.gone.append(request.session_hash)
         )
@@ -46,6 +48,8 @@ class Server:
     async def _gradio(self, scope: Any, receive: Any, send: Any) -> None:
         client = dict(scope["headers"]).get(CLIENT.encode(), b"").decode()
         self.reached.append((scope["method"], scope["path"], client))
+        if scope["path"] == JOIN:
+            await self.taking.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         if scope["method"] == "POST" and scope["path"] == CALL:
             await send({"type": "http.response.body", "body": b'{"event_id": "abc"}'})
@@ -173,5 +177,20 @@ def test_a_session_that_is_not_known_is_reported_so_at_once() -> None:
         await server.join("page")
         await server.read("page", hangs_up)
         assert b'"session_not_found":true' in await server.read("page"), "its connection broke"
+
+    complete(use())
+
+
+def test_an_event_that_is_being_taken_while_a_stream_opens_and_ends_is_answered_by_the_next() -> None:
+    async def use() -> None:
+        server = Server()
+        await server.join("page")
+        server.taking.clear()
+        joining = asyncio.create_task(server.join("page"))
+        await asyncio.sleep(0)
+        assert await server.read("page") == b"the answer"
+        server.taking.set()
+        assert await joining == 200
+        assert await server.read("page") == b"the answer"
 
     complete(use())
