@@ -48,8 +48,6 @@ class ValueGroup(dict[Any, Value]):
 
     all = property(lambda self: len(self.met) == len(self))
     any = property(lambda self: bool(self.met))
-    straddles = property(lambda self: self.low < self.least and self.high > self.most)
-    """The values lie on both sides of the range."""
     met_names = property(lambda self: listed(list(map(str, self.met))) if self.met else "")
     low = property(lambda self: min(self.values()))
     high = property(lambda self: max(self.values()))
@@ -58,7 +56,6 @@ class ValueGroup(dict[Any, Value]):
     last = property(lambda self: next(reversed(self)))
     start = property(lambda self: self[self.first])
     end = property(lambda self: self[self.last])
-    rises = property(lambda self: all(a <= b for a, b in itertools.pairwise(self.values())))
     shown = property(lambda self: ", ".join(f"{value}" for value in self.values()))
     by_length = property(lambda self: ", ".join(f"{value:×} after {name}" for name, value in self.items()))
 
