@@ -4,7 +4,7 @@ Between two steps of plain decoding a GPU waits for the host: it reads the token
 records what happened, and launches the next step. But all that the next pass needs is there before: the token on the
 device, and its slot. So that pass is launched at once (vLLM calls this asynchronous scheduling).
 
-The slot lies in a block of the sequence. If the sequence turns out to have ended, the pass was in vain and the block is
+The slot lies in a block of the sequence. If the sequence has ended, the pass is wasted and the block is
 freed: whoever takes it writes to a slot before reading it, later on the same device.
 """
 

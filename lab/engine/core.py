@@ -82,7 +82,7 @@ class EngineCore:
         sequence.finish(sequence.reason)
 
     def settle(self) -> None:
-        """Let go of what was launched ahead, if no sequence is left to use it."""
+        """Drop the pass that was launched ahead, if no sequence is left to use it."""
         if not self.scheduler.running:
             self._async.take()
 

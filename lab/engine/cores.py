@@ -243,7 +243,7 @@ class EngineCores:
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._cores
 
     def abort_all(self) -> None:
-        """After something was broken off in the middle: drop the cores with all that they hold; all sequences end."""
+        """Drop the cores with all that they hold, and end all sequences, after a step was broken off."""
         lost = [one for core in self for one in (*core.scheduler.running, *core.scheduler.waiting)] + self.unplaced
         self.unplaced = []
         self._drop(self)

@@ -12,8 +12,8 @@ from lab.util.messages import error_summary
 
 @contextmanager
 def tokenizing() -> Iterator[None]:
-    """Within, whatever goes wrong in a tokenizer is a ``PromptError``: a panic of its Rust code, which is no
-    ``Exception``, would otherwise end the step that computes for everybody."""
+    """A context in which every failure of a tokenizer is a ``PromptError``. A panic of its Rust code is no
+    ``Exception``, and would end the step of all requests."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

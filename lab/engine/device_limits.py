@@ -1,4 +1,4 @@
-"""The best that this device does, measured with the arithmetic that computes the steps: reads and matrix products.
+"""The limits of this device, measured with the arithmetic that computes the steps: reads and matrix products.
 
 Reads are of a buffer as large as the target's weights, again and again, as decoding reads them: a small model's stay in
 a processor's own cache. A second, large buffer tells what memory itself gives. The best of several runs counts, since
@@ -85,7 +85,7 @@ def device_limits(arithmetic: Arithmetic) -> Limits | None:
 
 
 def limits_beaten(limits: Limits) -> None:
-    """Say that a pass was faster than ``limits`` allow, so that they are measured again before the next run."""
+    """Report a pass that was faster than ``limits`` allow: they are measured again before the next run."""
     for known in list(_known.values()):
         known.beaten = known.beaten or known.limits == limits
 

@@ -159,7 +159,7 @@ class Engine:
 
     @property
     def kernel_failure(self) -> str | None:
-        """Why torch computes every step in place of kernels that could not be made ready; None if it does not."""
+        """The reason why torch computes every step: kernels that could not be prepared. None: they could."""
         return self._backends.failure
 
     @property
@@ -213,7 +213,7 @@ class Engine:
 
     @property
     def wait_reason(self) -> str:
-        """The reason why the step under way takes long: a CUDA graph that is being captured. Empty: none."""
+        """The reason why the present step takes long: a CUDA graph that is being captured. Empty: none."""
         capturing = next(filter(None, (core.target.capturing for core in self._cores)), None)
         return f"a CUDA graph, captured once for steps like this one: {capturing}" if capturing else ""
 

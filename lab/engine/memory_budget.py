@@ -78,7 +78,7 @@ class Budget:
         return max(1, min(KEPT_STATES, self.limit // 4 // state)) if state else 0
 
     def lower(self, limit: int) -> None:
-        """Count on ``limit`` bytes from now on: a pool that should have fitted did not."""
+        """Lower the limit to ``limit`` bytes, after a pool within it did not fit."""
         self._limit = limit
 
     def cache_config(self, config: EngineConfig) -> CacheConfig:

@@ -74,12 +74,12 @@ class PassCostModel:
         ]
 
     def experts_read(self) -> list[ExpertsRead]:
-        """Those of the passes since this was last asked for this model, or for one that shares its layers."""
+        """Experts read since the last call, by passes of this model or of one that shares its layers."""
         counted = self._counter and self._experts  # the first layers of a mixture may have none
         return [ExpertsRead(self._counter.take(), self._experts.bytes_each)] if counted else []
 
     def of(self, spans: Iterable[Span], sdpa: SdpaChoice = "auto") -> PassCost:
-        """Of one pass."""
+        """The cost of one pass."""
         spans = list(spans)
         moved, flops = self._weights_read(any(span.keep for span in spans), sdpa), 0
         for start, stop, keep in spans:
@@ -91,8 +91,8 @@ class PassCostModel:
         return PassCost(moved, flops)
 
     def decoding(self, spans: list[Span], windows: list[int]) -> PassCost:
-        """Of decoding ``windows[s]`` tokens ahead after each span: a pass over the spans, then a pass for each token
-        that is fed back; without a cache over everything before it as well."""
+        """The cost of decoding ``windows[s]`` tokens ahead after each span: a pass over the spans, then a pass for each
+        token that is fed back. Without a cache, each pass is over everything before it as well."""
         total, ahead = self.of(spans), range(1, max(windows))
         pairs = list(zip(spans, windows, strict=True))
         if not self._cached:

@@ -91,8 +91,8 @@ class StepLimits:
         return time.monotonic() - self._tried >= TRY_AGAIN_SECONDS
 
     def grow(self) -> None:
-        """Let a step have twice as many tokens again, up to what it could have at first: there may be memory now. If
-        not, it costs a failed step."""
+        """Double the tokens of a step, up to the first limit: there may be memory now. If not, that costs a failed
+        step."""
         self._tried = time.monotonic()
         self.max_num_batched_tokens = min(self._wished_tokens, 2 * self.max_num_batched_tokens)
 

@@ -1,6 +1,6 @@
-"""A lock for the thread that steps an engine: of all that wait for an event, one at a time computes, for everybody.
+"""A lock for the thread that steps an engine. Of all threads that wait for an event, one at a time computes for all.
 
-Ctrl-C meanwhile waits for the end of the step, of which nothing is then half done.
+Ctrl-C waits for the end of the step, so no step is left half done.
 """
 
 import _signal  # as Python's own ``signal``, which takes 9 microseconds a step to turn numbers into enums and back
@@ -15,7 +15,7 @@ class StepLock:
 
     Args:
         reap_cancelled: ends the sequences that were cancelled. Called only by the thread that holds the lock.
-        abort_all: called when something was broken off in the middle, so that what was under way cannot go on.
+        abort_all: called after a step was broken off, when no request in progress can go on.
     """
 
     def __init__(self, reap_cancelled: Callable[[], None], abort_all: Callable[[], None]) -> None:
@@ -26,7 +26,7 @@ class StepLock:
 
     @contextmanager
     def hold(self, done: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Wait until no other thread holds it, and hold it. False: what it was for is ``done`` meanwhile."""
+        """Hold the lock once no other thread does. False: ``done`` became true while waiting."""
         with DeferredSigint() as interrupts:
             with self._turn:
                 self._turn.wait_for(lambda: done() or not self._held)

@@ -1,4 +1,4 @@
-"""The figures of a step: reported to its sequences, and kept as what the next steps will take."""
+"""The figures of a step: reported to its sequences, and kept to predict the next steps."""
 
 import functools
 import time
@@ -56,19 +56,19 @@ class StepStats:
         self._slot_bytes = functools.cache(budget.slot_bytes)  # a core is dropped when its models change
 
     def begin(self) -> None:
-        """To be called before a step: passes that were none of a step's, by whoever made them, are not counted."""
+        """Prepare for a step: passes made outside of steps are not counted."""
         for backend in self._backends:
             if backend.model.expert_counter:
                 backend.model.expert_counter.take()
 
     def experts_read(self) -> list[ExpertsRead]:
-        """Those of the target's passes since the last call."""
+        """Experts that the target's passes have read since the last call."""
         return self._passes.experts_read()
 
     def snapshot(
         self, scheduled: list[ScheduledSequence], drafted: DraftOutput, sdpa: SdpaChoice, ahead: PassAhead | None
     ) -> StepSnapshot:
-        """To be called when the pass has been launched. ``sdpa``: what it was launched with."""
+        """Note a step's figures, once its pass is launched. ``sdpa``: the back end that it was launched with."""
         failures = {part: reason for backend in reversed(self._backends) for part, reason in backend.failures().items()}
         report_failures(failures, [one.sequence for one in scheduled])
         spans = []

@@ -7,8 +7,7 @@ from lab.kv_cache.prefix_cache import Prefix
 
 
 class KeptStates:
-    """The prefixes with which recurrent states are kept: ``most`` of them. One more, and the least recently used is
-    dropped."""
+    """Prefixes with a recurrent state: at most ``most``. One more drops the least recently used."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -98,9 +98,9 @@ def new_storage(
 
 
 def groups_of(target: CachedModel, *, shared: bool, paged: bool, skipped: str = "") -> tuple[KVCacheGroup, ...]:
-    """The KV cache groups of a target; one without paged blocks, none of which is freed, or with layers on several
-    devices, where two groups cannot share memory, or that share keys and values. ``shared``: as ``kv_cache_groups``,
-    ``skipped``: as ``exempt_layers``."""
+    """The KV cache groups of a target. There is one group without paged blocks, where none is freed, and where two
+    could not share memory: with layers on several devices, or that share keys and values. ``shared``: as
+    ``kv_cache_groups``, ``skipped``: as ``exempt_layers``."""
     devices = {device for device in target.layer_devices if device is not None}
     if not paged or len(devices) > 1 or target.kv_sources or not any(target.windows):
         return ONE_GROUP

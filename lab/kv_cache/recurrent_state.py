@@ -1,4 +1,4 @@
-"""The recurrent state of one sequence: what layers keep of a text that keep no keys and values of its positions.
+"""The recurrent state of one sequence, kept by layers that keep no keys and values.
 
 A short convolution (LFM2) keeps its last inputs, a Gated DeltaNet (Yang et al., 2412.06464) and a Mamba2 (Dao and Gu,
 2405.21060) a matrix per head besides: as much for a long text as for a short one. It lies beside a sequence's blocks,
