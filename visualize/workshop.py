@@ -20,7 +20,7 @@ MOST_BYTES = 64 * 1024
 """Most bytes of a request. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
 PAUSE = 0.5
 """Seconds before a wrong code or key is answered."""
-GONE = "The server no longer has this run, so nobody else can be shown it. Press Run, or open its file again."
+GONE = "The server no longer has this run, so it cannot show it to others. Press Run, or open its file again."
 MOST_FRAMES = 2**31
 NO_FRAME = (
     "A frame to show is a whole number from 0, or null for the newest; a draft token is a frame and its place there, "

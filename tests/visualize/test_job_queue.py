@@ -119,7 +119,7 @@ def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:
     runs = [LiveRun(queue, load, Settings(max_tokens=1000)) for _ in range(2)]
     until(lambda: queue.inside == 2)
     refused = "".join(LiveRun(queue, load, Settings()).transcript(partial(lines, Reducer())))
-    assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
+    assert "The lab is full: 2 visitors have a run in progress" in json.loads(refused.splitlines()[-1])["problem"]
     *_, record = Comparison(queue, load, CompareInputs()).records()
     assert record["problem"].startswith("The lab is full")
     assert not any(run.done.is_set() for run in runs)

@@ -82,8 +82,8 @@ class JobQueue:
             if self._most is not None and self.inside >= self._most:
                 raise FullError(
                     f"The lab is full: {counted(self.inside, 'visitor')} {'has' if self.inside == 1 else 'have'} a run "
-                    "under way or in line, and it takes no more at once. Try again in a minute. Nothing is lost: your "
-                    "settings stay, runs that you saved can be opened, and the Memory page answers."
+                    "in progress or waiting. Try again in a minute. Nothing is lost: your settings stay, saved runs "
+                    "can be opened, and the Memory page answers."
                 )
             self._inside.append(work)
         try:

@@ -6,7 +6,7 @@ import torch
 class Cache:
     def __init__(self, pool, free, prompt_length):
         self.pool = pool  # [layers, 2, heads, slots, dim], which all texts share
-        self.free = free  # numbers of the blocks that nobody uses
+        self.free = free  # numbers of the free blocks
         self.blocks = [free.pop() for _ in range(-(-prompt_length // 16))]
         self.length = 0
 

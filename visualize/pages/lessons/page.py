@@ -154,7 +154,7 @@ class _Actions:
         lesson, task = course()[number], self._tasks.last(request.session_hash)
         try:
             if task and task.goes_on and learner.figures is None:
-                raise LabError("A run is under way. It tests the prediction that you made before it.")
+                raise LabError("A run is in progress. It tests the prediction that you made before it.")
             prediction = checked(lesson.front.predict, getattr(given, "answer", None))
         except LabError as error:
             said = sheet.prediction(lesson, learner) | {"problem": str(error)}
