@@ -446,7 +446,7 @@ PARITY = {
 @generated
 def parity() -> list[str]:
     """In how many kinds of cache each model writes transformers' tokens with each drafter; and why not in others."""
-    found = record("parity")["rows"]
+    found = [row for row in record("parity")["rows"] if row["cache"] not in lab.settings.KV_DTYPES]
     notes: dict[str, str] = {}
 
     def cell(kind: str, drafter: str) -> str:
@@ -471,6 +471,30 @@ def parity() -> list[str]:
         *lines,
         "",
         " ".join(f"{mark}: {why}." for why, mark in notes.items()),
+    ]
+
+
+@generated
+def parity_formats() -> list[str]:
+    """With how many drafters each model writes the same tokens in each quantised cache."""
+    found = [row for row in record("parity")["rows"] if row["cache"] in lab.settings.KV_DTYPES]
+    forms, kinds = dict.fromkeys(row["cache"] for row in found), dict.fromkeys(row["kind"] for row in found)
+    outcomes = {
+        (row["kind"], row["cache"]): [it["outcome"] for it in row["drafters"].values() if "outcome" in it]
+        for row in found
+    }
+    lines = table(
+        " | ".join(["model", *(f"`{form}`" for form in forms)]),
+        (
+            [f"`{kind}`", *(f"{it.count('equal')} of {len(it)}" for form in forms if (it := outcomes[kind, form]))]
+            for kind in kinds
+        ),
+    )
+    every, preempted = [it for some in outcomes.values() for it in some], sum(row["preempted"] for row in found)
+    return [
+        f"{every.count('equal')} of {len(every)} texts are equal; requests were preempted {preempted} times:",
+        "",
+        *lines,
     ]
 
 

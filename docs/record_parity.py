@@ -1,11 +1,12 @@
 """``python -m docs.record_parity``: greedy tokens of tiny random models beside those of ``generate`` in transformers,
-with every drafter over every kind of cache (of the models that are named; the record keeps its other rows).
+with every drafter over every kind of cache (of the models that are named; the record keeps its other rows). With a
+quantised cache, which transformers has none like, beside those of the lab's own contiguous cache without a drafter.
 
 Writes docs/bench/parity.json, from which ``make docs`` makes a table in docs/architectures.md. A sliding window is of
 nine tokens, sinks are far from zero, and everything is in float32 on one thread. Requests with one kind of cache run
-in one batch, each with another drafter; where prefixes are kept, each has read the prompt before. Heads are random (an
-MTP head's layer is the target's last), so that nearly all they propose is taken back. Left out are drafters without a
-cache, and quantised caches, which change the text.
+in one batch, each with another drafter; where prefixes are kept, each has read the prompt before; of quantised caches
+blocks, prefixes and preemption are tried together. Heads are random (an MTP head's layer is the target's last), so that
+nearly all they propose is taken back. Left out are drafters without a cache.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from docs import record_architectures
 from docs.record_architectures import reason
 from lab import EngineConfig, LabError, Run, SamplingParams
 from lab.engine.engine import Engine
+from lab.kv_cache.storage import FORMATS
 from lab.load import new_engine
 from lab.models.dflash_head import DFlashHead
 from lab.models.eagle3_head import Eagle3Head
@@ -31,7 +33,7 @@ from lab.models.head_files import read_head_config
 from lab.models.language_model import LanguageModel
 from lab.models.mtp_head import MTPHead, MTPLayers
 from lab.models.numerical_check import refuse_disagreement
-from lab.trace.events import FellBack
+from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 from tests.engine.test_recurrent import DELTA
 from tests.engine.test_windows import KINDS, windowed
@@ -72,13 +74,13 @@ CACHES = {
     "no cache": EngineConfig(kv_cache=False),
     "contiguous": EngineConfig(),
     "paged": PAGED,
-    "prefix caching": replace(PAGED, enable_prefix_caching=True),
+    "prefix caching": (PREFIXES := replace(PAGED, enable_prefix_caching=True)),
 }
 DRAFTERS = ("off", "draft", "early_exit", "ngram", "synthetic", "eagle3", "dflash", "mtp")
 WIDE = {"hidden_size": SIZES["hidden_size"], "max_position_embeddings": SIZES["max_position_embeddings"]}
 HEADS = {
     Eagle3Head: RAW | WIDE,
-    DFlashHead: DFLASH | WIDE | {"dflash_config": {"mask_token_id": 9, "target_layer_ids": [0, 1]}},
+    DFlashHead: DFLASH | WIDE | {"head_dim": 16, "dflash_config": {"mask_token_id": 9, "target_layer_ids": [0, 1]}},
 }
 """Their configurations, for a target of three layers or more."""
 
@@ -113,33 +115,49 @@ def outcome(run: Run, wanted: list[int]) -> str:
     return f"differs at token {next((n for n, (a, b) in enumerate(pairs) if a != b), len(run.token_ids))}"
 
 
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
+
+
 def batch(lab: Engine, cache: EngineConfig, tokens: int) -> tuple[dict[str, Run], dict[str, str]]:
     """A run with each drafter, all at once; and why some were refused."""
     requests, refused = {}, {}
-    how = SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)
     for drafter in DRAFTERS if cache.kv_cache else DRAFTERS[:1]:
         try:
-            requests[drafter] = lab.submit(PROMPT, replace(cache, speculative=drafter), how)
+            requests[drafter] = lab.submit(PROMPT, replace(cache, speculative=drafter), greedy(tokens))
         except LabError as error:
             refused[drafter] = reason(error)
     return {drafter: request.result() for drafter, request in requests.items()}, refused
+
+
+def scarce(lab: Engine, cache: EngineConfig) -> EngineConfig:
+    """With blocks for little more than one text, so that requests are preempted."""
+    run = lab.generate(PROMPT, cache, SamplingParams(max_tokens=1))
+    groups, longest = max(1, len(run.started.group_windows)), len(run.prompt_token_ids) + TOKENS
+    return replace(cache, num_blocks=groups * -(-5 * longest // (4 * cache.block_size)))
 
 
 def rows(kind: str) -> list[dict[str, object]]:
     """One for each kind of cache, with every drafter's outcome, its acceptance rate, and the prompt tokens that were
     found in the cache. "different": tokens in the text, which would be the same whatever is computed if it were one."""
     lab, without = engine(kind)
-    wanted = tiny_models.continuation(lab, lab.tokenizer(PROMPT)["input_ids"], TOKENS)
+    plain = tiny_models.continuation(lab, lab.tokenizer(PROMPT)["input_ids"], TOKENS)
     found = []
-    for name, cache in CACHES.items():
+    for name, cache in (CACHES | {form: replace(PREFIXES, kv_dtype=form) for form in FORMATS}).items():
+        wanted = plain
+        if cache.kv_dtype != "auto":
+            wanted = lab.generate(PROMPT, EngineConfig(kv_dtype=name), greedy(TOKENS)).token_ids
         if cache.enable_prefix_caching:
+            cache = scarce(lab, cache) if name in FORMATS else cache
             batch(lab, cache, BEFORE)
         runs, refused = batch(lab, cache, TOKENS)
         cells = {drafter: {"refused": without.get(drafter, why)} for drafter, why in refused.items()}
         for drafter, run in runs.items():
             accepted, cached = round(run.metrics.draft_acceptance_rate or 0.0, 3), run.metrics.cached_prompt_tokens
             cells[drafter] = {"outcome": outcome(run, wanted), "acceptance": accepted, "found": cached}
-        found.append({"kind": kind, "cache": name, "different": len(set(wanted)), "drafters": cells})
+        preempted = sum(len(tiny_models.of(run, Preempted)) for run in runs.values())
+        more = {"different": len(set(wanted)), "preempted": preempted, "drafters": cells}
+        found.append({"kind": kind, "cache": name, **more})
     return found
 
 
