@@ -110,8 +110,7 @@ export function mount(element, _, { shells }) {
     if (lost) return later(problem);
     if (code) {
       write($(".room-code"), code);
-      write($(".room-link"), link ? `${new URL(link).host}${new URL(link).pathname}`.replace(/\/$/, "") : problem);
-      $(".room-link").classList.toggle("problem", !link);
+      write($(".room-link"), link ? `${new URL(link).host}${new URL(link).pathname}`.replace(/\/$/, "") : ""); // why there is none, the presenter's own page says
       const image = $(".room-join img");
       image.hidden = !picture;
       if (picture) image.src = picture;

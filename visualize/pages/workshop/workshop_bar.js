@@ -28,14 +28,15 @@ export function mount(element) {
   let own = false; // something was run while the server had not let this person in yet
   let retry = null; // what the server did not answer, to be visit.tried again
   let trouble = ""; // why followers do not see what this page shows
+  let unreached = ""; // why nobody can follow
   let followers = 0;
 
   const SAYS = {
     out: () => "Join with the code on the presenter's screen, and see every step as it is shown.",
     following: () => (shown.left ? `The presenter has left${seen ? ": the last run stays here" : ""}. It goes on when one comes back.` : `You follow the presenter${shows()}`),
     alone: () => "You are on your own: try what you like. Your runs share the engine with everybody's.",
-    leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}`,
-    ready: () => (ousted ? OTHER : `You can lead. ${follow()} when you do. Code: ${code}`),
+    leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}. ${unreached}`,
+    ready: () => (ousted ? OTHER : `You can lead. ${follow()} when you do. Code: ${code}. ${unreached}`),
   };
   const ACTS = { out: [], following: ["alone", "room", "out"], alone: ["follow", "settings", "room", "out"], leading: ["rest", "room"], ready: ["lead", "room"] };
   const shows = () => (shown.run ? ": what you see is what is shown." : seen ? ". Nothing is shown now: the last run stays here." : ". Nothing is shown yet.");
@@ -146,7 +147,7 @@ export function mount(element) {
     const before = state;
     const answer = await present();
     if (!answer.code) return answer;
-    ({ code, followers } = answer);
+    ({ code, followers, problem: unreached = "" } = answer);
     sayNumber();
     if (state !== before || sending) return {}; // the answer to the request in progress says more
     const other = Boolean(answer.leader) && answer.leader !== WHO;
