@@ -64,7 +64,7 @@ def recorded_bars(names: Sequence[str], rates: Mapping[str, Sequence[float]]) ->
         return None
     bar = {"x": [statistics.median(some) for _, some in known], "y": [place for place, _ in known]}
     runs = {"x": [one for _, some in known for one in some], "y": [place for place, some in known for _ in some]}
-    return [bar, {"x": [], "y": []}, runs, {"x": [], "y": []}], {"xaxis.range": [0, 1.05 * max(runs["x"])]}
+    return [bar, {"x": [], "y": []}, runs, {"x": [], "y": []}], {"xaxis.range": [0, ROOM * max(runs["x"])]}
 
 
 def _faster(factors: Sequence[float], *, clear: bool) -> str:

@@ -155,7 +155,9 @@ export function drawChart(element, shells, name, { columns, layout: own, shell: 
   const layout = reference ? wider(own, reference.layout) : own;
   const axes = laidOut(shell.layout, layout);
   // Zooming lasts until an answer has other axes.
-  const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
+  const stretch = reference ? layout["xaxis.range"]?.[1] / own["xaxis.range"]?.[1] : 1; // a column of texts stays at the edge
+  const placed = ({ mode }, { x, ...rest }) => (mode === "text" && new Set(x).size === 1 ? { x: x.map((at) => at * stretch), ...rest } : { x, ...rest });
+  const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...placed(trace, columns[i]) }));
   const squares = data.filter((_, i) => shell.data[i].meta);
   if (squares.length) fitSquares(plot, axes, squares);
   const all = reference ? [...behind(shell, reference), ...data] : data;
