@@ -14,6 +14,8 @@ export function mount(element, gradio, { shells, assumed, quality }) {
     const instead = sheet.problem ?? sheet.status;
     const said = instead ? markStale(instead, Object.keys(charts).length) : sheet.notice || sheet.kept || sheet.about;
     say($(".sheet-say"), said, sheet.problem || sheet.notice);
+    $(".sheet-say").classList.toggle("asking", Boolean(sheet.within));
+    $(".sheet-say").style.setProperty("--within", `${sheet.within ?? 0}s`);
     $(".sheet").classList.toggle("stale", !sheet.charts);
     if (!sheet.charts) return;
     $(".readouts").replaceChildren(...sheet.readouts.map(figure));

@@ -7,6 +7,7 @@ import gradio as gr
 
 from lab.errors import LabError
 from lab.memory.model_memory import ModelInfo, known_models
+from lab.models.checkpoint_files import HUB_TIMEOUT_SECONDS
 from visualize import page_header as header
 from visualize.charts.base import shells
 from visualize.charts.memory_charts import CHARTS
@@ -121,7 +122,8 @@ def _sheet(inputs: MemoryInputs, found: Found) -> dict[str, Any]:
     else:
         model = "Write the hub id of a model, like Qwen/Qwen3-8B, and press Enter."
     if model is None:
-        return {"status": f"Asking the hub for {visible(hub)} …"}
+        asks = f"Asking the hub for {visible(hub)}. Without an answer it gives up after {HUB_TIMEOUT_SECONDS:.0f} s."
+        return {"status": asks, "within": HUB_TIMEOUT_SECONDS}
     if isinstance(model, str):
         return {"problem": model}
     try:
