@@ -2,8 +2,7 @@
 
 Torch gets one thread, here and in the processes that tests start: the test models are so small that two are slower than
 one, and on a busy machine two wait for each other, at ten times the cost. Hypothesis has no deadline for its examples
-or for generating them: how long that takes depends on how busy the machine is. The device's limits, which an engine
-measures for each size of model, are measured briefly and roughly: no test depends on how fast this machine is.
+or for generating them: how long that takes depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lab")
-device_limits = importlib.import_module("lab.engine.device_limits")
-device_limits.MEMORY_BYTES["cpu"], device_limits.PRODUCT_SIZES = 2**23, (256,)
-device_limits.REPEATS["cpu"], device_limits.LEAST_SECONDS["cpu"] = 1, 0.0
+importlib.import_module("tests.rough_limits")
 
 ONE_APP = {
     "tests/api/": "the API's",

@@ -46,6 +46,8 @@ CONFIGS = {
     "an attention of torch's": EngineConfig(speculative="eagle3", prefill_attention="math"),
 }
 
+POISONED = ("contiguous", "int8", "int4")
+"""On memory that held no numbers before."""
 SAME_DRAFTS = ("paged", "prefixes", "no cache", "a tight pool", "reference")
 """Found in the cache, preempted, never kept, in C or in torch: a head reads a token with the same states."""
 
@@ -76,7 +78,7 @@ def alone(labs) -> Callable[[str, EngineConfig], list[Run]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in CONFIGS for kind in KINDS])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for name in CONFIGS if name not in POISONED for kind in KINDS])
 def test_the_text_is_that_of_plain_decoding_alone_and_in_a_batch(labs, alone, kind, name):
     """And the drafts are the same, however keys and values are kept."""
     lab, prompts = labs[kind]
@@ -113,7 +115,7 @@ def test_a_head_reads_no_slot_that_was_never_written(labs, alone, kind, monkeypa
 
     monkeypatch.setattr(kv_cache, "new_storage", poisoned)
     lab, prompts = labs[kind]
-    for name in ("contiguous", "paged", "int8", "int4", "reference"):
+    for name in (*POISONED, "paged", "reference"):
         config = replace(
             CONFIGS[name], speculative=kind, num_blocks=60
         )  # as of no other test, so that the cache is new
@@ -122,6 +124,7 @@ def test_a_head_reads_no_slot_that_was_never_written(labs, alone, kind, monkeypa
         runs = [request.result() for request in [lab.submit(prompt, config, GREEDY) for prompt in prompts]]
         assert [event.reason for run in runs for event in of(run, FellBack)] == [], name
         assert [run.token_ids for run in runs] == expected
+        assert sum(run.metrics.mean_acceptance_length for run in runs) > 3 * 1.2
 
 
 def test_two_heads_read_the_hidden_states_of_one_pass(lab):

@@ -151,9 +151,11 @@ def test_hidden_tests_fail_on_the_mistake_and_pass_on_three_solutions(id: str, m
     shorten(monkeypatch)
     empty = hidden_tests(mistake, filled(id, HOLE))
     assert all(one.problem.startswith("It crashes") and "NotImplementedError" in one.problem for one in empty), empty
-    for lines in SOLUTIONS[id]:
+    for number, lines in enumerate(SOLUTIONS[id]):
+        if number:  # another way to write the same: one text will do
+            monkeypatch.setattr("lessons.mistakes.hidden_tests.PROMPTS", (1,))
         right = hidden_tests(mistake, filled(id, lines))
-        assert [one.test for one in right] == [one.test for one in wrong]
+        assert [one.test for one in right] == [one.test for one in wrong][: len(right)]
         assert not any(one.problem for one in right), (lines, right)
 
 

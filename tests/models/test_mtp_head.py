@@ -114,8 +114,8 @@ def test_after_a_prefix_of_a_hybrid_its_head_needs_a_block_more(tmp_path):
     unit, engine = 4, load_engine(tmp_path, max_num_batched_tokens=33)
     config = EngineConfig(paged=True, block_size=unit, enable_prefix_caching=True)
     drafted = replace(config, speculative="mtp", num_speculative_tokens=3)
-    greedy = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
-    for length in (3, 5, 8, 9, 33, 34, 37, 70):
+    greedy = SamplingParams(max_tokens=5, temperature=0.0, ignore_eos=True)
+    for length in (3, 8, 9, 34, 70):
         prompt = [(7 * i + length) % 250 for i in range(length)]
         plain, again, first, *others = (engine.generate(prompt, it, greedy) for it in (config,) * 2 + (drafted,) * 3)
         assert {tuple(run.token_ids) for run in (again, first, *others)} == {tuple(plain.token_ids)}
