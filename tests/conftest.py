@@ -28,7 +28,6 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lab")
-importlib.import_module("tests.rough_limits")
 
 ONE_APP = {
     "tests/api/": "the API's",
@@ -93,6 +92,12 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # otherwise what is left at the end is reported as leaked
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _rough_limits() -> None:
+    """Only where tests run: the process that hands them out imports no models."""
+    importlib.import_module("tests.rough_limits")
 
 
 @pytest.fixture(autouse=True)
