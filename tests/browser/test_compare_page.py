@@ -101,7 +101,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     page.click(".grow")
     expect(page.locator(".play")).to_have_text(idle)  # the race takes no time from what is measured
     page.wait_for_function(
-        "() => (plot => plot.data?.[0]?.x?.length > 100)(document.querySelector('[data-chart=growth] .plot'))",
+        "() => (plot => plot.data?.[0]?.x?.length > 40)(document.querySelector('[data-chart=growth] .plot'))",
         timeout=120_000,
         polling=500,
     )

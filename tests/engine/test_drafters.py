@@ -122,8 +122,8 @@ def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers)
     """Compared with the same model with its other layers removed."""
     lab = tiny_models.engine(architecture, shape={"num_hidden_layers": 3})
     config = replace(PLAIN, speculative="early_exit", early_exit_layer=layers, num_speculative_tokens=3)
-    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=40, ignore_eos=True))
-    assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=40, ignore_eos=True)).token_ids
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=24, ignore_eos=True))
+    assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=24, ignore_eos=True)).token_ids
 
     cut = tiny_models.engine(architecture, shape={"num_hidden_layers": 3})
     blocks = cut.target.model.get_decoder()

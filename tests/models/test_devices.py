@@ -29,7 +29,7 @@ from tests.simulated_devices import SimulatedDevices
 pytestmark = pytest.mark.slow
 
 PROMPT = "There was once a fisherman"
-SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
+SAMPLING = SamplingParams(max_tokens=6, ignore_eos=True)
 FIRST, SECOND = torch.device("meta:0"), torch.device("meta:1")
 
 # The last norm and the head are on different devices, as accelerate leaves them when the head is tied.
