@@ -182,7 +182,7 @@ def assert_fits(page: Page, wide: int) -> None:
 def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None:
     lab = visit()
     page = lab.at("compare", lanes="cache,int4", face="theory", repeats=0, pair="mismatched", seed=3)
-    assert "repeats" in notices(page).inner_text()
+    expect(notices(page)).to_contain_text("repeats")
     assert page.is_visible("#pair"), "in a fold, where nobody would see that the draft is another"
     page.wait_for_selector("[data-chart=growth]")
     assert page.eval_on_selector_all(".theory-charts .caption", CUT) == []

@@ -67,7 +67,7 @@ def test_mistakes_are_explained_and_lose_nothing_and_the_page_and_its_charts_fit
     assert page.evaluate("(box => box.clientHeight >= box.scrollHeight)(document.querySelector('#settings'))")
     assert page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom") <= 720
     said = page.locator(SHEET)
-    assert "mean" in notices(page).inner_text()
+    expect(notices(page)).to_contain_text("mean")
     page.wait_for_selector("#memory input")
     appeared(page)
     fits(page)

@@ -181,7 +181,7 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visi
 def test_a_mistake_is_explained_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, sequences=0, num_blocks=8)
-    assert "sequences" in notices(page).inner_text()
+    expect(notices(page)).to_contain_text("sequences")
     lab.run()
     expect(lab.problem).to_contain_text("block")
     page.wait_for_selector("#stop[aria-disabled=true]")
