@@ -228,12 +228,26 @@ def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
 
 
 def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
+    load("matched")  # else it may be stopped while loading
     task = LessonRun(JobQueue(), load, course()[2].front.preset)
     for record in task.records():
         if record.get("share", 0) > 0:
             task.cancelled.set()
     assert (record["running"], record["progress"]) == (False, "Stopped. Nothing was kept.")
     assert not task.whole
+
+
+def test_arithmetic_waits_for_no_ones_turn() -> None:
+    queue = JobQueue()
+    with queue.turn("another visitor", threading.Event()):
+        rules = LessonRun(queue, load, course()[9].front.preset)
+        assert rules.done.wait(30)
+        assert rules.whole
+        timed = LessonRun(queue, load, course()[2].front.preset)
+        assert not timed.done.wait(0.2)
+        assert timed.status().startswith("Waiting")
+        timed.cancelled.set()
+        assert timed.done.wait(10)
 
 
 # -- what the browser stores -----------------------------------------------------------------

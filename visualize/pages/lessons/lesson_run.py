@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import nullcontext
 
 from lab.trace.events import Event, RunStarted
 from lessons.experiments import Preset
@@ -39,10 +40,10 @@ class LessonRun(ProgressJob):
             self._at, self._share = self._at + 1, 0.0
 
     def _done(self, experiment: Experiment) -> Measured | None:
-        """One experiment, in a turn for each portion of it. None: cancelled."""
+        """One experiment, in a turn for each portion of it, unless it is arithmetic. None: cancelled."""
         work = experiment.work(self.engine, self.cancelled, self._watch)
         while not self.cancelled.is_set():
-            with self.turn():
+            with nullcontext() if experiment.arithmetic else self.turn():
                 if self.cancelled.is_set():
                     return None
                 try:
