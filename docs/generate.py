@@ -98,9 +98,9 @@ def headlines() -> list[str]:
             "`python -m lab.bench ladder`",
         ),
         f"Speculative decoding, γ = 4, {drafters['prompts']} unseen texts, one request": (
-            f"{speedup['eagle3', 0]:.2f} times the cache alone with the EAGLE-3 head, {speedup['draft', 0]:.2f} with "
-            f"the draft model (greedy); {speedup['eagle3', 0.8]:.2f} and {speedup['draft', 0.8]:.2f} at temperature "
-            f"0.8; {many:.2f} for 16 requests at once: there it does not pay",
+            f"Greedy: {speedup['eagle3', 0]:.2f}× the speed of the cache alone with the EAGLE-3 head, "
+            f"{speedup['draft', 0]:.2f}× with the draft model. At temperature 0.8: {speedup['eagle3', 0.8]:.2f}× and "
+            f"{speedup['draft', 0.8]:.2f}×. With 16 requests at once it does not pay: {many:.2f}×",
             "`python -m lab.bench drafters`, `serve`",
         ),
         "INT8 KV cache": (
