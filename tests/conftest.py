@@ -7,6 +7,7 @@ or for generating them: how long that takes depends on how busy the machine is.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -88,10 +89,7 @@ def pytest_collection_finish() -> None:
     second each time."""
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # otherwise what is left at the end is reported as leaked
+    atexit.register(gc.unfreeze)  # otherwise what is left at the end is reported as leaked
 
 
 @pytest.fixture(scope="session", autouse=True)
