@@ -91,7 +91,7 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
     page.goto(f"{lab.server}/?max_tokens=12")
     about = page.locator(".lab-header p")
     expect(about).to_have_class("told")
-    expect(page.locator("#settings")).to_have_css("pointer-events", "none")
+    expect(page.locator("#settings")).to_have_css("visibility", "hidden")
     page.click("#run", force=True)
     page.keyboard.press("Control+Enter")
     answering.set()
@@ -99,7 +99,7 @@ def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why
         route.continue_()
     lab.ready()
     expect(about).not_to_have_class("told")
-    expect(page.locator("#settings")).not_to_have_css("pointer-events", "none")
+    expect(page.locator("#settings")).to_have_css("visibility", "visible")
     assert page.locator(".token").count() == 0
     lab.ran()
     lab.came_to_its_end(12)
