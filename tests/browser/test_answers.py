@@ -103,6 +103,10 @@ CASES = {
         (*ASKED, say(0, done("a")), "join('b')", "taken.b(200)", say(0, CLOSE), say(1, done("b"), CLOSE)),
         ([done("a") + done("b") + CLOSE + "END"], 2, 0, False),
     ),
+    "an event that was answered before it was known to be taken needs no other stream": (
+        (*ASKED, "join('b')", say(0, done("a"), done("b"), CLOSE), "taken.b(200)", "listen()"),
+        ([done("a") + done("b") + CLOSE + "END", CLOSE + "END"], 1, 0, False),
+    ),
     "a stream ends when all is answered, in whichever order and pieces": (
         ("join('b')", *ASKED, say(0, done("b")), "taken.b(200)", say(0, WHOLE[:9], WHOLE[9:-9], WHOLE[-9:])),
         ([done("b") + WHOLE + "END"], 1, 0, False),

@@ -3,23 +3,27 @@
 // breaks in another way than Gradio expects, it takes a stream for open that is not, and the page waits for ever. So here
 // an end that comes late is not passed on: the next stream follows in its place. And a stream that breaks, however, is
 // told to have ended if nothing is awaited, else to have broken: Gradio then loads the page again, once the server
-// answers. In the head, before Gradio's own scripts.
+// answers. And if an answer was read before Gradio heard that its event was taken, it asks for a stream that has nothing
+// left to say, of a session that the server has forgotten: there that stream ends at once. In the head, before Gradio's
+// own scripts.
 {
   const TICK = 5000; // milliseconds. Ticks are counted, not time: a computer that sleeps has not waited.
   const SILENT = 8; // ticks without a word from a stream; the server says something every fifteen seconds
   const TAKEN = 120_000; // milliseconds in which an event is taken, with all that a slow line has to send
   const CLOSE = '{"msg":"close_stream"}';
+  const SAID = { headers: { "Content-Type": "text/event-stream" } };
   const encoder = new TextEncoder();
   const { fetch } = window;
   const [awaited, early] = [new Set(), new Set()]; // events, by id: not answered yet; answered before Gradio hears that they were taken
   let left = false; // by whoever looks at it, which breaks connections too
   addEventListener("beforeunload", () => (left = true));
-  window.fetch = (request, options) => {
+  window.fetch = async (request, options) => {
     const { pathname } = new URL(request.url ?? request, location);
     const posted = () => fetch(request, { signal: AbortSignal.timeout(TAKEN), ...options }).catch(failed);
     if (/\/queue\/join$/.test(pathname)) return asked(posted());
     if (/\/run\/predict$/.test(pathname)) return posted();
-    return /\/queue\/data$/.test(pathname) ? followed(() => fetch(request, options)) : fetch(request, options);
+    if (!/\/queue\/data$/.test(pathname)) return fetch(request, options);
+    return awaited.size ? followed(() => fetch(request, options)) : new Response(new ReadableStream({ start: end }), SAID);
   };
 
   /** Note that Gradio will load the page again (header.js). */
