@@ -121,7 +121,7 @@ export function addCharts(stage) {
   function veil(plot, x) {
     if (plot.until === undefined) {
       plot.on("plotly_hover", ({ points }) => veiled(plot, points[0]) && Plotly.Fx.unhover(plot));
-      plot.on("plotly_afterplot", () => cover(plot)); // it may have got another size, which takes the veil away
+      plot.on("plotly_afterplot", () => plot.until < Infinity && cover(plot)); // another size takes the veil away
     }
     plot.until = x; // where its veil begins
     cover(plot);
