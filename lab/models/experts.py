@@ -41,7 +41,7 @@ def expert_modules(model: nn.Module) -> list[nn.Module]:
 
 
 def experts_per_token(config: PreTrainedConfig) -> tuple[int, int] | None:
-    """How many experts of a layer compute a token, and of how many; None for a model that is no mixture."""
+    """The number of a layer's experts that compute a token, and of all; None for a model that is no mixture."""
     text = config.get_text_config(decoder=True)
     names = PER_TOKEN, ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
     some, all_ = (next((it for name in of if (it := getattr(text, name, None))), None) for of in names)

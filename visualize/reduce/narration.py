@@ -284,7 +284,7 @@ class Narrator(TextRead):
 
 
 def _way_back(event: RecurrentRolledBack) -> str:
-    """How a recurrent state went back, and what a round costs with either way."""
+    """The way in which a recurrent state went back, and the cost of a round with either."""
     way = f"computing {counted(event.recomputed, 'token')} again" if event.recomputed else "a snapshot"
     if event.snapshots_ms is None or event.recompute_ms is None:
         return way

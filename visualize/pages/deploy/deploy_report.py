@@ -199,7 +199,7 @@ def _of_models(inputs: DeployInputs, target: ModelInfo | None, draft: ModelInfo 
 
 
 def _of_layers(inputs: DeployInputs, target: ModelInfo, gpus: int) -> Iterator[str]:
-    """What vLLM does otherwise with other layers than those with full attention."""
+    """The differences in what vLLM does with layers that have no full attention."""
     if target.state_bytes:
         shape = target.shape
         layers = shape.kv_layers.total()
