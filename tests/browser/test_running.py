@@ -26,7 +26,7 @@ def observe(lab: Lab, seconds: float = 60) -> list[dict[str, Any]]:
 
 
 def test_everything_changes_during_a_run_and_repeated_runs_leave_no_nodes_behind(visit: Visit) -> None:
-    lab = visit().open(paged=0, seed=3, **LONG | {"max_tokens": 200})
+    lab = visit().open(paged=0, seed=3, **LONG | {"max_tokens": 600})
     lab.run()
     views = observe(lab)
     made = [sum(view["tokens"].values()) for view in views]
