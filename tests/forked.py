@@ -56,7 +56,6 @@ def _fork(does: Callable[..., None], environment: dict[str, str], *about: object
 def _start(*about: object) -> None:
     _become(*about)
     _rest_when_idle()
-    importlib.import_module("tests.rough_limits")
     runpy.run_path("app.py", run_name="__main__")
 
 

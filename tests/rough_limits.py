@@ -1,5 +1,5 @@
 """The device's limits, which an engine measures for each size of model, measured briefly and roughly: what a test shows
-does not depend on how fast this machine is. To be imported in a process of tests or of an app that they start."""
+does not depend on how fast this machine is. To be imported in a process of tests."""
 
 from __future__ import annotations
 
